@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 57 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 58 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -2184,7 +2184,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- artifacts/release_artifact_blobs.sql
--- Deletes the bytes of deleted artifacts that no other artifact refers to: those in the database now, those of a store by
+-- Delete the bytes of deleted artifacts that no other artifact refers to: those in the database now, those of a store by
 -- the sweep. Forks of a session share blobs. The row locks order deletions of two artifacts of one blob: the later one sees
 -- that the earlier artifact is gone.
 CREATE OR REPLACE FUNCTION "public".release_artifact_blobs() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -2204,12 +2204,12 @@ CREATE OR REPLACE TRIGGER release_artifact_blobs AFTER DELETE ON "public".artifa
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION "public".release_artifact_blobs();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('artifacts/release_artifact_blobs.sql', 0, '04e5b8bff81510fba3c6a03d28195f12850945df72328403738e174fb2ba9f1c', '0.2.0')
+VALUES ('artifacts/release_artifact_blobs.sql', 0, 'a43416b5bc56b5ac7120295901e522e3421f76f8969c947752cc59b1139a4f5f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- artifacts/save_artifact.sql
--- Stores the next version of an artifact. Its bytes are `p_data`, or in a store under `p_blob_id`, whose row
+-- Store the next version of an artifact. Its bytes are `p_data`, or in a store under `p_blob_id`, whose row
 -- `begin_artifact_upload` wrote. A call that is sent again returns the version that it stored before.
 -- status: saved; deleted (the session); expired (the upload took too long, and its bytes may be deleted).
 CREATE OR REPLACE FUNCTION "public".save_artifact(
@@ -2271,7 +2271,7 @@ CREATE OR REPLACE FUNCTION "public".abandon_artifact_upload(p_id uuid) RETURNS v
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('artifacts/save_artifact.sql', 0, '854e75047843e6374da65fde7b42cb0194afff905960d3a925add5a4caa957e3', '0.2.0')
+VALUES ('artifacts/save_artifact.sql', 0, '2346bf3a26ac911649e92e986f9e4a1065f7e32bb43ce6ec2f26d37bcc2b3780', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5811,7 +5811,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- runs/append_run_event.sql
--- Appends an event of the engine about a run.
+-- Append an event of the engine about a run.
 CREATE OR REPLACE FUNCTION "public".append_run_event(
     p_thread_id uuid, p_run_id text, p_event_id text, p_event_type text, p_content json
 ) RETURNS void LANGUAGE sql AS $$
@@ -5820,12 +5820,12 @@ CREATE OR REPLACE FUNCTION "public".append_run_event(
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/append_run_event.sql', 0, 'b1ecbc12968ddabfe7cda63bfbeaeeac4ab6078a9be463047b2a1b23622c3065', '0.2.0')
+VALUES ('runs/append_run_event.sql', 0, '0c2d7b869d32bf8980cd240a00a2a07426f8899bc1a8675cc66b4f4484224048', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/check_fence.sql
--- Returns true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
+-- Return true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
 -- attempt holds it, or none. The function locks the thread, as every change of a run does first: the result holds until
 -- the commit.
 CREATE OR REPLACE FUNCTION "public".check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean
@@ -5852,12 +5852,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/check_fence.sql', 0, '5cc531a47e3f33a9861312d5cd49188f4bee871012dfccd748cfba845188f4f5', '0.2.0')
+VALUES ('runs/check_fence.sql', 0, '0bdaa178b992ce9294f94a3fc516d304f98579eb79f5e568ec83e788878b5732', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/claim_run.sql
--- Gives one pending run to a worker, whatever its handler: its next attempt begins, with a lease. With p_from_waiting it
+-- Give one pending run to a worker, whatever its handler: its next attempt begins, with a lease. With p_from_waiting it
 -- also takes a run whose wait is not over. SQLSTATE CZ404: no such run; CZ409, CZ422: the run is neither.
 CREATE OR REPLACE FUNCTION "public".claim_run(
     p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text, p_from_waiting boolean
@@ -5887,12 +5887,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_run.sql', 0, 'be3525586d4ba0ca26f63c8425a3ce87363086fc1029968d7cfc0d6ccebc5610', '0.2.0')
+VALUES ('runs/claim_run.sql', 0, 'a48986ce1ae5e70ff534cbd9e5784df616ce1f04c3c980b4c3291a1682851524', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/claim_runs.sql
--- Claims pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
+-- Claim pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
 -- once). Runs of a higher priority come first, then those that became due first. A run whose queue is full, or has used its rate,
 -- stays. Runs, threads and limited queues that another transaction has locked are skipped, so a claim never waits. Runs of one
 -- handler, queue and priority are a group; groups of one priority are served in the order of their oldest run.
@@ -5983,12 +5983,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/claim_runs.sql', 0, '91fdd7a7ae455c02f534f076a92898400cdaa72d942299434d0636c7e5e46820', '0.2.0')
+VALUES ('runs/claim_runs.sql', 0, '7e49a4b2aacc2eac8702115c3e01f5f8fef12750d43107d2f2c6589f3ad970cf', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/create_run.sql
--- Creates a run with its event. A `running` one is attempt 1, leased to its worker. SQLSTATE CZ404: no such thread;
+-- Create a run with its event. A `running` one is attempt 1, leased to its worker. SQLSTATE CZ404: no such thread;
 -- CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION "public".create_run(
     p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,
@@ -6024,14 +6024,14 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/create_run.sql', 0, 'e3978a558f074e197d66c8903c339c39f9fd25edf057b456829b909f7472232d', '0.2.0')
+VALUES ('runs/create_run.sql', 0, 'da37b312c5be7de680db8f4503b47b1de9568a6e061804b91105e01566ed6a58', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/end_runs.sql
--- Ends runs, each with its event: `completed` with a result, `failed` with an error, or `cancelled`. Every run ends here.
--- p_attempts names who ends a run; null: a caller that does not execute it. A null in p_contents stands for an event of id,
--- status and error. An item that cannot be ended stops no other. Item i is answered with place i and an outcome:
+-- End runs, each with its event: `completed` with a result, `failed` with an error, or `cancelled`. Every run ends here.
+-- p_attempts are the attempts that end their runs; null: the caller executes none. A null in p_contents stands for an event
+-- of id, status and error. An item that cannot be ended stops no other. Item i is answered with place i and an outcome:
 --   ended    `run` is the run after its end
 --   fenced   the attempt does not hold the run; nothing changed; `run` is the run as it is
 --   illegal  the run cannot become this status (`run_transition_allowed`); nothing changed; `run` is the run as it is
@@ -6085,12 +6085,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/end_runs.sql', 0, '72332a4782daec5de561241c2878ae096f746a3755837e395ac9bf538c11ce19', '0.2.0')
+VALUES ('runs/end_runs.sql', 0, '78806a93f74371b44cf0edfd2c32d4176a52276de424c472d16102f1bf991772', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/fill_run_defaults.sql
--- Fills a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
+-- Fill a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
 -- A run that is inserted without `lease_expires_at` never expires. The engine sets `app_name`, so the trigger does not fire
 -- for its own runs.
 CREATE OR REPLACE FUNCTION "public".fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -6123,12 +6123,12 @@ CREATE OR REPLACE TRIGGER fill_run_defaults
     EXECUTE FUNCTION "public".fill_run_defaults();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/fill_run_defaults.sql', 0, 'd5e6b8ea8a30319372b21af0c44ff3a08b3c66409a06ea319cdf3800ee2f632b', '0.2.0')
+VALUES ('runs/fill_run_defaults.sql', 0, '1f407ead4bb4a4832938706db0e220bf8102ee67a0c25a839bd69b4fbbf972ef', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/lock_run.sql
--- Locks a thread, then one of its runs (the same order everywhere), and returns what the caller decides by.
+-- Lock a thread, then one of its runs (the same order everywhere), and return what the caller decides by.
 -- SQLSTATE CZ404: no such run; CZ423: p_attempt (null: not checked) does not hold the run; CZ422: the run cannot become
 -- p_status (null: not checked).
 CREATE OR REPLACE FUNCTION "public".lock_run(
@@ -6161,12 +6161,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/lock_run.sql', 0, '24889413ed1c434c99af0bf6cc84f3cda1ed27b26b5be8294fd9cb724b11a964', '0.2.0')
+VALUES ('runs/lock_run.sql', 0, '5626ed5f1813bbb4627ecb25218e708873cf06695b57df5dd23abe9f3a976706', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/prune_runs.sql
--- Deletes ended runs older than p_age; their events stay. Returns how many.
+-- Delete ended runs older than p_age; their events stay. Return how many.
 CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH deleted AS (
         DELETE FROM "public".runs
@@ -6177,12 +6177,12 @@ CREATE OR REPLACE FUNCTION "public".prune_runs(p_age interval) RETURNS bigint LA
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/prune_runs.sql', 0, '00cd05fa477008bf13ecf1d68df01caa8aa42a4f989b853fd88c273b7a59fc0f', '0.2.0')
+VALUES ('runs/prune_runs.sql', 0, '3dc70eefe95460651b12cbbf4b3f977ec64f80006f5791c16a1bfe179e0ac03a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/record_run_progress.sql
--- Adds a thinking step, a tool call or a tool's result to a running run, with its event, and extends the lease once half
+-- Add a thinking step, a tool call or a tool's result to a running run, with its event, and extend the lease once half
 -- of it has passed. A result is written into the call of the same id. Without an event id no event is written (the event of
 -- an adapter carries the same), and an entry that equals the last one is not added again: its writer lost the answer.
 -- SQLSTATE CZ404: no such run or call; CZ422: the run is not running; CZ423: p_attempt (null: not checked) does not hold it.
@@ -6231,12 +6231,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/record_run_progress.sql', 0, 'd58f65067d030e96be9c622becbc0927a631231f2a3c9f872f5c6eae049b29c0', '0.2.0')
+VALUES ('runs/record_run_progress.sql', 0, '1fe2ba9bb6c54fe089efbf0f363ee0bb4c6859e9202dcbafd1ee61dcf46a32a5', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/release_expired_leases.sql
--- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
+-- Note that leases are swept now and return when the sweeps began again after the last gap longer than p_gap; null if
 -- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either. A gap
 -- within two minutes after another one does not count: sweeps that are always slow must not keep dead runs.
 CREATE OR REPLACE FUNCTION "public".note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
@@ -6259,8 +6259,8 @@ BEGIN
 END
 $$;
 
--- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
--- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
+-- Release the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
+-- fails. Return how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
 -- of a lease, between 5 and 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
 CREATE OR REPLACE FUNCTION "public".release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -6301,14 +6301,14 @@ CREATE OR REPLACE FUNCTION "public".release_expired_leases() RETURNS bigint LANG
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_expired_leases.sql', 0, '361b30f721e1e2292701bbc870d873933a85a58a95fd8daff19e2656877e04c4', '0.2.0')
+VALUES ('runs/release_expired_leases.sql', 0, 'a761239631ebfe853fc56ecf8d3230ff9f46e9eb7fe12e7b00b952317330e25d', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/release_run.sql
--- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
+-- Make a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
 -- unavailable if there is a p_backoff, and the attempt does not count as a failure. A run that went wrong too often fails
--- with the cause, and so does one without a handler, which no worker could claim. Returns the new status. The time until
+-- with the cause, and so does one without a handler, which no worker could claim. Return the new status. The time until
 -- the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION "public".release_run(
     p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,
@@ -6345,12 +6345,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/release_run.sql', 0, '23a1b452d35e3fe39871a30f159e76219644ddd9343527d6489c0b75fac3e926', '0.2.0')
+VALUES ('runs/release_run.sql', 0, '6b0b18a5358826501d715b40dcd682d59242c75bb94f4549bab199c6efbed085', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/resolve_wait.sql
--- Ends a wait: stores the signal that ended it and makes the run claimable. The caller holds the locks of the thread and
+-- End a wait: store the signal that ended it and make the run claimable. The caller holds the locks of the thread and
 -- the run. A kept signal of the same key that may not answer this wait is replaced.
 CREATE OR REPLACE FUNCTION "public".resolve_wait(
     p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,
@@ -6378,13 +6378,13 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resolve_wait.sql', 0, 'c5a018a488040b075f328053b4a4fc8776d60132a3ba98294c548bcb71416545', '0.2.0')
+VALUES ('runs/resolve_wait.sql', 0, '7456991d37f0e61c6f0f4d02b8be538076285841aafd7aa2c95d93a9401e3bb3', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/resume_due_waits.sql
--- Ends the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
--- its timeout branch or fails its run. Returns how many.
+-- End the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
+-- its timeout branch or fails its run. Return how many.
 CREATE OR REPLACE FUNCTION "public".resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_found record;
@@ -6439,12 +6439,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/resume_due_waits.sql', 0, 'ffdfd85edb96bc896c4f0fa0c4aa2727542d9ba3ada2290cbe8c9e3d5e9b4213', '0.2.0')
+VALUES ('runs/resume_due_waits.sql', 0, 'ebd20c688f0eab598abe60847ac7343af8d07a1f2bdbd31379af4d6fc22faff0', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/retry_run.sql
--- Makes a failed run pending again, with all its attempts and its event. SQLSTATE CZ404: no such run; CZ422: it has not
+-- Make a failed run pending again, with all its attempts and its event. SQLSTATE CZ404: no such run; CZ422: it has not
 -- failed.
 CREATE OR REPLACE FUNCTION "public".retry_run(p_thread_id uuid, p_run_id text, p_event_id text)
 RETURNS SETOF "public".run_rows LANGUAGE plpgsql AS $$
@@ -6466,12 +6466,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/retry_run.sql', 0, 'c1f95bd6b979b54872a860d9b0ae6f572ef529f81d0082bda39b2ac86e35c68c', '0.2.0')
+VALUES ('runs/retry_run.sql', 0, 'f7a55dd7990d20bedaef1d3a388d958b5c639bb4c4f045c9cdf84d4bc03b9dab', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/run_transition_allowed.sql
--- The legal status transitions of runs.
+-- Return whether a run may change from one status to another.
 CREATE OR REPLACE FUNCTION "public".run_transition_allowed(p_from text, p_to text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (p_from, p_to) IN (
@@ -6485,12 +6485,12 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/run_transition_allowed.sql', 0, 'd579ffa85928f61d4180874a9bbc197b71e145d8f47c957cf9bfc36a3cb1261d', '0.2.0')
+VALUES ('runs/run_transition_allowed.sql', 0, '73a6099b6af912061b49332f9351caea670388f1f737ec6ee7dfef37f31a7152', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/signal_run.sql
--- Stores a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+-- Store a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
 --   resumed    the run was waiting for this key; it can be claimed
 --   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
 --   duplicate  an earlier signal of this key counts
@@ -6550,12 +6550,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/signal_run.sql', 0, '117150d08ad82ebdcf282be3cf0de6937a257b8f3ede9307a7915fc4113881c9', '0.2.0')
+VALUES ('runs/signal_run.sql', 0, '15316ee0adbb2e2d948352013f9bf3da490e1655ef7deb9d49af23adb85a1b65', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- runs/wait_run.sql
--- Makes a running run wait, with its event. Answers:
+-- Make a running run wait, with its event. Answers:
 --   waiting   it waits and has no lease
 --   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
 --             ends only a wait of a kind that its sender may answer
@@ -6607,12 +6607,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('runs/wait_run.sql', 0, 'fba9e89ae229a9b1d4d1621b835a46fe357c54f234ceea3b048d068d53d0c924', '0.2.0')
+VALUES ('runs/wait_run.sql', 0, '908fd8e5398bda5645aaf47343aaa90e5b2f76836705eba83d1c455866a73881', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- schedules/fire_schedule.sql
--- Fires a schedule: creates a run for each of p_due_at, with its event, and moves the schedule to p_next_at, in one transaction.
+-- Fire a schedule: create a run for each of p_due_at, with its event, and move the schedule to p_next_at, in one transaction.
 -- It changes nothing and returns no rows when the schedule is paused or deleted, when another process fires it now, or when its
 -- next time is not p_expected: another process has fired it. p_thread_ids are the ids of the sessions that are created; they
 -- are not used by a schedule with a thread.
@@ -6657,7 +6657,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('schedules/fire_schedule.sql', 0, '175a8a896a3e3d6818d8ea562a75ccfbb2740fac3baf5f8751433843dce21718', '0.2.0')
+VALUES ('schedules/fire_schedule.sql', 0, 'd8807b3855400502c1f56b70c7142835fea9c2007eb7a9379c7a42b75a243e3f', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7453,7 +7453,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- streams/flush_chunks.sql
--- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Returns the
+-- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Return the
 -- places of the ranges whose predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must
 -- write its stream again from the start.
 CREATE OR REPLACE FUNCTION "public".flush_chunks(
@@ -7484,7 +7484,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/flush_chunks.sql', 0, '39227895556bf61f4345295e5017e364ed44bdb82517607def5e23614c3cc8f0', '0.2.0')
+VALUES ('streams/flush_chunks.sql', 0, 'c822978447a87ca6ef5fc87e6de5e120a3bdd8dd764e8330ae32f7fc08c8a749', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7549,7 +7549,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- streams/prune_chunks.sql
--- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Returns the
+-- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Return the
 -- number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
@@ -7564,13 +7564,13 @@ CREATE OR REPLACE FUNCTION "public".prune_chunks(p_age interval) RETURNS bigint 
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_chunks.sql', 0, 'b583a96fe6cf5ed132daba8c5d07b5b34594cc1bd534bacf017422bd0c83af20', '0.2.0')
+VALUES ('streams/prune_chunks.sql', 0, '57f2c6275d6c6aa87814183441ebf7c007ee85363274359c68a9121db62deedb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- streams/prune_streams.sql
--- Deletes up to p_limit rows of streams that completed before an age: their messages are stored, and are then read like
--- messages that were never streamed. Interrupted streams stay: only their row says so. Returns the number of deleted rows.
+-- Delete up to p_limit rows of streams that completed before an age: their messages are stored, and are then read like
+-- messages that were never streamed. Interrupted streams stay: only their row says so. Return the number of deleted rows.
 CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH old AS (
         SELECT thread_id, message_id FROM "public".message_streams
@@ -7584,12 +7584,12 @@ CREATE OR REPLACE FUNCTION "public".prune_streams(p_age interval, p_limit intege
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/prune_streams.sql', 0, 'b51d1b7b8c75866ad9c5af09db6decf76b4ace08aa2afc6915f7489a297a4ebb', '0.2.0')
+VALUES ('streams/prune_streams.sql', 0, '0410c6dd6fb2f8f3677d7e15671d1641032a039c3ba2d0cfd7d7a447788c8bd9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- usage/record_usage.sql
--- Counts the tokens of one call of a model, once per id and thread. Returns false for a known id, or without the thread.
+-- Count the tokens of one call of a model, once per id and thread. Return false for a known id, or without the thread.
 CREATE OR REPLACE FUNCTION "public".record_usage(
     p_thread_id uuid, p_id text, p_run_id text, p_usage json, p_created_at timestamptz DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -7608,12 +7608,12 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('usage/record_usage.sql', 0, '9520c33a17e1da78f71516348cf2f4f2366f5ce960e9a72ef1aa9387e8dac818', '0.2.0')
+VALUES ('usage/record_usage.sql', 0, '61066b243d70823c9e89fb443b5aae30626b61856736a33e43342235129003b9', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- webhooks/prune_dead_letters.sql
--- Deletes deliveries that were given up before p_age. Returns how many.
+-- Delete deliveries that were given up before p_age. Return how many.
 CREATE OR REPLACE FUNCTION "public".prune_dead_letters(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH deleted AS (
         DELETE FROM "public".webhook_deliveries WHERE dead_at < now() - p_age RETURNING 1
@@ -7622,12 +7622,12 @@ CREATE OR REPLACE FUNCTION "public".prune_dead_letters(p_age interval) RETURNS b
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('webhooks/prune_dead_letters.sql', 0, 'e55d4a39c92c89acc88910e94ee77caeca1c634888fb5b9728798ae3a0e8adad', '0.2.0')
+VALUES ('webhooks/prune_dead_letters.sql', 0, 'b9052a9861b780207845307e7bc20b2a58ec6b4a796d12074ca29987319304b1', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
 -- webhooks/queue_webhooks.sql
--- Queues the calls of webhooks in the transaction that changes a run: it waits for a person, failed or completed.
+-- Queue the calls of webhooks in the transaction that changes a run: it waits for a person, failed or completed.
 CREATE OR REPLACE FUNCTION "public".queue_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO "public".webhook_deliveries (webhook_id, app_name, thread_id, run_id, event, payload)
@@ -7656,9 +7656,9 @@ CREATE OR REPLACE TRIGGER queue_webhooks
     EXECUTE FUNCTION "public".queue_webhooks();
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('webhooks/queue_webhooks.sql', 0, 'd87cc819673b6a0a1874ea3741a4ea244d984fe9d7e7928fcf6e1837f426831f', '0.2.0')
+VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d63dd5b9dc9fbc19a690843b0090a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 57 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 58 WHERE number = 0;
 COMMIT;

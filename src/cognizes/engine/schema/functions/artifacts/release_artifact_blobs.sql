@@ -1,4 +1,4 @@
--- Deletes the bytes of deleted artifacts that no other artifact refers to: those in the database now, those of a store by
+-- Delete the bytes of deleted artifacts that no other artifact refers to: those in the database now, those of a store by
 -- the sweep. Forks of a session share blobs. The row locks order deletions of two artifacts of one blob: the later one sees
 -- that the earlier artifact is gone.
 CREATE OR REPLACE FUNCTION {schema}.release_artifact_blobs() RETURNS trigger LANGUAGE plpgsql AS $$

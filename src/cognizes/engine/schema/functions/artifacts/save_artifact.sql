@@ -1,4 +1,4 @@
--- Stores the next version of an artifact. Its bytes are `p_data`, or in a store under `p_blob_id`, whose row
+-- Store the next version of an artifact. Its bytes are `p_data`, or in a store under `p_blob_id`, whose row
 -- `begin_artifact_upload` wrote. A call that is sent again returns the version that it stored before.
 -- status: saved; deleted (the session); expired (the upload took too long, and its bytes may be deleted).
 CREATE OR REPLACE FUNCTION {schema}.save_artifact(

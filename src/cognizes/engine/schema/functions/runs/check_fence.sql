@@ -1,4 +1,4 @@
--- Returns true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
+-- Return true if an attempt holds a run; a null attempt is not checked. SQLSTATE CZ404: no such run; CZ423: another
 -- attempt holds it, or none. The function locks the thread, as every change of a run does first: the result holds until
 -- the commit.
 CREATE OR REPLACE FUNCTION {schema}.check_fence(p_thread_id uuid, p_run_id text, p_attempt integer) RETURNS boolean

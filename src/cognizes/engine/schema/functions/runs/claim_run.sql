@@ -1,4 +1,4 @@
--- Gives one pending run to a worker, whatever its handler: its next attempt begins, with a lease. With p_from_waiting it
+-- Give one pending run to a worker, whatever its handler: its next attempt begins, with a lease. With p_from_waiting it
 -- also takes a run whose wait is not over. SQLSTATE CZ404: no such run; CZ409, CZ422: the run is neither.
 CREATE OR REPLACE FUNCTION {schema}.claim_run(
     p_thread_id uuid, p_run_id text, p_worker_id text, p_lease interval, p_event_id text, p_from_waiting boolean

@@ -1,4 +1,4 @@
--- Claims pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
+-- Claim pending runs of these handlers for workers, one for each entry of p_worker_ids (a worker may be named more than
 -- once). Runs of a higher priority come first, then those that became due first. A run whose queue is full, or has used its rate,
 -- stays. Runs, threads and limited queues that another transaction has locked are skipped, so a claim never waits. Runs of one
 -- handler, queue and priority are a group; groups of one priority are served in the order of their oldest run.

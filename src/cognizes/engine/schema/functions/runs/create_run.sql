@@ -1,4 +1,4 @@
--- Creates a run with its event. A `running` one is attempt 1, leased to its worker. SQLSTATE CZ404: no such thread;
+-- Create a run with its event. A `running` one is attempt 1, leased to its worker. SQLSTATE CZ404: no such thread;
 -- CZ409: the id is taken.
 CREATE OR REPLACE FUNCTION {schema}.create_run(
     p_thread_id uuid, p_run_id text, p_status text, p_handler text, p_input json, p_max_attempts integer,

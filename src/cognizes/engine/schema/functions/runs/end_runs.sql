@@ -1,6 +1,6 @@
--- Ends runs, each with its event: `completed` with a result, `failed` with an error, or `cancelled`. Every run ends here.
--- p_attempts names who ends a run; null: a caller that does not execute it. A null in p_contents stands for an event of id,
--- status and error. An item that cannot be ended stops no other. Item i is answered with place i and an outcome:
+-- End runs, each with its event: `completed` with a result, `failed` with an error, or `cancelled`. Every run ends here.
+-- p_attempts are the attempts that end their runs; null: the caller executes none. A null in p_contents stands for an event
+-- of id, status and error. An item that cannot be ended stops no other. Item i is answered with place i and an outcome:
 --   ended    `run` is the run after its end
 --   fenced   the attempt does not hold the run; nothing changed; `run` is the run as it is
 --   illegal  the run cannot become this status (`run_transition_allowed`); nothing changed; `run` is the run as it is

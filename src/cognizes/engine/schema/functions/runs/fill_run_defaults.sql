@@ -1,4 +1,4 @@
--- Fills a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
+-- Fill a run that an INSERT in psql creates: it needs only a thread. The trigger appends the event as `create_run` does.
 -- A run that is inserted without `lease_expires_at` never expires. The engine sets `app_name`, so the trigger does not fire
 -- for its own runs.
 CREATE OR REPLACE FUNCTION {schema}.fill_run_defaults() RETURNS trigger LANGUAGE plpgsql AS $$

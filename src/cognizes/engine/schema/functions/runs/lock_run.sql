@@ -1,4 +1,4 @@
--- Locks a thread, then one of its runs (the same order everywhere), and returns what the caller decides by.
+-- Lock a thread, then one of its runs (the same order everywhere), and return what the caller decides by.
 -- SQLSTATE CZ404: no such run; CZ423: p_attempt (null: not checked) does not hold the run; CZ422: the run cannot become
 -- p_status (null: not checked).
 CREATE OR REPLACE FUNCTION {schema}.lock_run(

@@ -1,4 +1,4 @@
--- Deletes ended runs older than p_age; their events stay. Returns how many.
+-- Delete ended runs older than p_age; their events stay. Return how many.
 CREATE OR REPLACE FUNCTION {schema}.prune_runs(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH deleted AS (
         DELETE FROM {schema}.runs

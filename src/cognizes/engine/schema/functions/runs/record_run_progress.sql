@@ -1,4 +1,4 @@
--- Adds a thinking step, a tool call or a tool's result to a running run, with its event, and extends the lease once half
+-- Add a thinking step, a tool call or a tool's result to a running run, with its event, and extend the lease once half
 -- of it has passed. A result is written into the call of the same id. Without an event id no event is written (the event of
 -- an adapter carries the same), and an entry that equals the last one is not added again: its writer lost the answer.
 -- SQLSTATE CZ404: no such run or call; CZ422: the run is not running; CZ423: p_attempt (null: not checked) does not hold it.

@@ -1,4 +1,4 @@
--- Notes that leases are swept now and returns when the sweeps began again after the last gap longer than p_gap; null if
+-- Note that leases are swept now and return when the sweeps began again after the last gap longer than p_gap; null if
 -- there was none. During a gap the server was away, or no process ran: workers could not extend their leases either. A gap
 -- within two minutes after another one does not count: sweeps that are always slow must not keep dead runs.
 CREATE OR REPLACE FUNCTION {schema}.note_lease_sweep(p_gap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
@@ -21,8 +21,8 @@ BEGIN
 END
 $$;
 
--- Releases the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
--- fails. Returns how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
+-- Release the runs whose lease expired, each with an event: `release_run` decides whether the run is claimable again or
+-- fails. Return how many. After a gap between two sweeps that is longer than p_gap (null: no limit), workers have the time
 -- of a lease, between 5 and 30 seconds, to extend their leases or to release their runs: an outage is not their failure.
 CREATE OR REPLACE FUNCTION {schema}.release_expired_leases(p_gap interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- Makes a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
+-- Make a running run pending again, with its event. p_cause says what went wrong; null: its worker stops, or PostgreSQL was
 -- unavailable if there is a p_backoff, and the attempt does not count as a failure. A run that went wrong too often fails
--- with the cause, and so does one without a handler, which no worker could claim. Returns the new status. The time until
+-- with the cause, and so does one without a handler, which no worker could claim. Return the new status. The time until
 -- the next attempt doubles with each failure, from p_backoff up to p_longest.
 CREATE OR REPLACE FUNCTION {schema}.release_run(
     p_thread_id uuid, p_run_id text, p_attempt integer, p_cause text, p_backoff interval, p_longest interval,

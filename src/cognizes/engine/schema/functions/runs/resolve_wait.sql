@@ -1,4 +1,4 @@
--- Ends a wait: stores the signal that ended it and makes the run claimable. The caller holds the locks of the thread and
+-- End a wait: store the signal that ended it and make the run claimable. The caller holds the locks of the thread and
 -- the run. A kept signal of the same key that may not answer this wait is replaced.
 CREATE OR REPLACE FUNCTION {schema}.resolve_wait(
     p_thread_id uuid, p_run_id text, p_source text, p_payload json, p_may_answer text[] DEFAULT NULL,

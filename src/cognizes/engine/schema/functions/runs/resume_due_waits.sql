@@ -1,5 +1,5 @@
--- Ends the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
--- its timeout branch or fails its run. Returns how many.
+-- End the waits that are due: a timer fires, a user's message ends a wait for a message, and a wait that timed out takes
+-- its timeout branch or fails its run. Return how many.
 CREATE OR REPLACE FUNCTION {schema}.resume_due_waits() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_found record;

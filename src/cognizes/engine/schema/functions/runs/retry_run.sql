@@ -1,4 +1,4 @@
--- Makes a failed run pending again, with all its attempts and its event. SQLSTATE CZ404: no such run; CZ422: it has not
+-- Make a failed run pending again, with all its attempts and its event. SQLSTATE CZ404: no such run; CZ422: it has not
 -- failed.
 CREATE OR REPLACE FUNCTION {schema}.retry_run(p_thread_id uuid, p_run_id text, p_event_id text)
 RETURNS SETOF {schema}.run_rows LANGUAGE plpgsql AS $$

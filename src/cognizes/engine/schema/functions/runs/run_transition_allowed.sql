@@ -1,4 +1,4 @@
--- The legal status transitions of runs.
+-- Return whether a run may change from one status to another.
 CREATE OR REPLACE FUNCTION {schema}.run_transition_allowed(p_from text, p_to text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (p_from, p_to) IN (

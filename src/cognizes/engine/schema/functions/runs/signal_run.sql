@@ -1,4 +1,4 @@
--- Stores a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
+-- Store a signal for a run. p_may_answer lists the wait kinds that the sender may answer; null: all kinds. Answers:
 --   resumed    the run was waiting for this key; it can be claimed
 --   kept       the run does not wait yet; a later wait for this key uses the signal if its kind is one of p_may_answer
 --   duplicate  an earlier signal of this key counts

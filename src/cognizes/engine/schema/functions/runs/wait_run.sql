@@ -1,4 +1,4 @@
--- Makes a running run wait, with its event. Answers:
+-- Make a running run wait, with its event. Answers:
 --   waiting   it waits and has no lease
 --   resolved  a kept signal ends the wait; with p_suspend the run is pending again, else it stays running. A kept signal
 --             ends only a wait of a kind that its sender may answer

@@ -1,4 +1,4 @@
--- Fires a schedule: creates a run for each of p_due_at, with its event, and moves the schedule to p_next_at, in one transaction.
+-- Fire a schedule: create a run for each of p_due_at, with its event, and move the schedule to p_next_at, in one transaction.
 -- It changes nothing and returns no rows when the schedule is paused or deleted, when another process fires it now, or when its
 -- next time is not p_expected: another process has fired it. p_thread_ids are the ids of the sessions that are created; they
 -- are not used by a schedule with a thread.

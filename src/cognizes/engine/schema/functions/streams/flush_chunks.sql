@@ -1,4 +1,4 @@
--- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Returns the
+-- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Return the
 -- places of the ranges whose predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must
 -- write its stream again from the start.
 CREATE OR REPLACE FUNCTION {schema}.flush_chunks(

@@ -1,4 +1,4 @@
--- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Returns the
+-- Delete chunks older than an age, except those of open streams; finished messages have their whole text. Return the
 -- number of deleted rows.
 CREATE OR REPLACE FUNCTION {schema}.prune_chunks(p_age interval) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (

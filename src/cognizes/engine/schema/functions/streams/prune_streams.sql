@@ -1,5 +1,5 @@
--- Deletes up to p_limit rows of streams that completed before an age: their messages are stored, and are then read like
--- messages that were never streamed. Interrupted streams stay: only their row says so. Returns the number of deleted rows.
+-- Delete up to p_limit rows of streams that completed before an age: their messages are stored, and are then read like
+-- messages that were never streamed. Interrupted streams stay: only their row says so. Return the number of deleted rows.
 CREATE OR REPLACE FUNCTION {schema}.prune_streams(p_age interval, p_limit integer) RETURNS bigint LANGUAGE sql AS $$
     WITH old AS (
         SELECT thread_id, message_id FROM {schema}.message_streams

@@ -1,4 +1,4 @@
--- Counts the tokens of one call of a model, once per id and thread. Returns false for a known id, or without the thread.
+-- Count the tokens of one call of a model, once per id and thread. Return false for a known id, or without the thread.
 CREATE OR REPLACE FUNCTION {schema}.record_usage(
     p_thread_id uuid, p_id text, p_run_id text, p_usage json, p_created_at timestamptz DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql AS $$

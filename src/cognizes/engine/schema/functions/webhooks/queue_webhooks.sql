@@ -1,4 +1,4 @@
--- Queues the calls of webhooks in the transaction that changes a run: it waits for a person, failed or completed.
+-- Queue the calls of webhooks in the transaction that changes a run: it waits for a person, failed or completed.
 CREATE OR REPLACE FUNCTION {schema}.queue_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.webhook_deliveries (webhook_id, app_name, thread_id, run_id, event, payload)
