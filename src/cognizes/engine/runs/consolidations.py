@@ -40,7 +40,7 @@ class Consolidations:
         Return the run that waits for a worker if there is one of the same session and agent.
         """
         jobs = await self._jobs_session(session)
-        waiting = await self._runs.database.fetch_value(
+        waiting = await self._runs._database.fetch_value(
             "find_waiting_consolidation", thread_uuid(jobs.thread_id), CONSOLIDATION_HANDLER, session.id, agent_id
         )
         if waiting is not None:
@@ -51,7 +51,7 @@ class Consolidations:
     async def handle(self, run: HandledRun) -> JsonObject:
         """Consolidate the session that the input of a run names. A session that was deleted is no error."""
         own, given = run.session, run.input
-        session = await self._runs.sessions.get(own.app_name, own.user_id, given["session_id"])
+        session = await self._runs._sessions.get(own.app_name, own.user_id, given["session_id"])
         if session is None:
             return {"deleted": True}
         try:
@@ -79,7 +79,7 @@ class Consolidations:
         return total
 
     async def _jobs_session(self, session: Session) -> Session:
-        sessions = self._runs.sessions
+        sessions = self._runs._sessions
         names = session.app_name, session.user_id
         found = await sessions.get(*names, JOBS_SESSION)
         if found is not None:

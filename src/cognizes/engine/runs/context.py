@@ -124,10 +124,10 @@ class RunContext(ABC):
         self.interrupted_steps: list[Step] = []
         self._runs = runs
         self._fence = fence
-        self._steps = Steps(runs.database, fence, retry_seconds=runs.settings.retry_seconds)
+        self._steps = Steps(runs._database, fence, retry_seconds=runs._settings.retry_seconds)
         self._ended_waits: set[str] = set()
         self._tool_calls: dict[str, tuple[str, int]] = {}
-        self.memory = RunMemory(runs.memory, session)
+        self.memory = RunMemory(runs._memory, session)
 
     @property
     def input(self) -> Any:
@@ -157,7 +157,7 @@ class RunContext(ABC):
         self.resumption = await self._runs.restore(self.run, self.session)
         if self.resumption is not None and self.resumption.memory_snapshot is not None:
             keys = self.resumption.memory_snapshot.long_term_keys
-            self.memory = RunMemory(self._runs.memory, self.session, keys)
+            self.memory = RunMemory(self._runs._memory, self.session, keys)
 
     async def step(
         self,
@@ -199,7 +199,7 @@ class RunContext(ABC):
         invocation_id: str = "",
     ) -> Event:
         with fenced_by(self._fence):
-            return await self._runs.sessions.append(
+            return await self._runs._sessions.append(
                 self.session,
                 author=author,
                 kind=kind,
@@ -214,13 +214,13 @@ class RunContext(ABC):
     async def update_state(self, change: Mapping[str, JsonValue] | StateFunction) -> Session:
         """Change state by a delta, or by a function of the current state, in every scope that it writes."""
         with fenced_by(self._fence):
-            return await self._runs.sessions.update(self.session, change, run_id=self.id)
+            return await self._runs._sessions.update(self.session, change, run_id=self.id)
 
     def message(
         self, role: str = "assistant", *, message_id: str | None = None, author: str | None = None
     ) -> MessageWriter:
         """Return a message of this run, to be entered with `async with` and written token by token."""
-        return self._runs.write_message(
+        return self._runs._write_message(
             self.thread_id, role=role, message_id=message_id, author=author, run_id=self.id, invocation_id=self.id
         )
 
@@ -255,7 +255,7 @@ class RunContext(ABC):
         """
         if started_at is not None:
             trace_model_call(usage, started_at, conversation_id=str(self.thread_id), agent=self.run.handler)
-        return await self._runs.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.id)
+        return await self._runs._usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.id)
 
     async def wait(
         self,
@@ -302,7 +302,7 @@ class RunContext(ABC):
 
     async def _resolution(self, wait: Wait) -> Resolution | None:
         return await self._runs.until_available(
-            lambda: read_resolution(self._runs.database, self.thread_id, self.id, wait)
+            lambda: read_resolution(self._runs._database, self.thread_id, self.id, wait)
         )
 
     async def _payload_of(self, wait: Wait) -> Any:

@@ -133,16 +133,16 @@ class RunReader:
     """Reads runs and their steps."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        self._database = database
 
     async def get(self, thread_id: str | UUID, run_id: str) -> Run:
-        row = await self.database.fetch_row("read_run", thread_uuid(thread_id), run_id)
+        row = await self._database.fetch_row("read_run", thread_uuid(thread_id), run_id)
         if row is None:
             raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
         return run_from_row(row)
 
     async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
-        return [run_from_row(row) for row in await self.database.fetch("list_runs", thread_uuid(thread_id), limit)]
+        return [run_from_row(row) for row in await self._database.fetch("list_runs", thread_uuid(thread_id), limit)]
 
     async def find(self, run_id: str, *, thread_id: str | UUID | None = None) -> Run:
         """Return a run by its id. Ids are unique in their thread: when two threads have it, give the `thread_id`."""
@@ -160,7 +160,7 @@ class RunReader:
     ) -> _Runs:
         """Return the runs of an id in all threads of some apps and of a user (None: all), newest first; up to 100."""
         apps = sorted(app_names) if app_names is not None else None
-        return [run_from_row(row) for row in await self.database.fetch("find_runs", run_id, apps, user_id)]
+        return [run_from_row(row) for row in await self._database.fetch("find_runs", run_id, apps, user_id)]
 
     async def search(
         self,
@@ -174,7 +174,7 @@ class RunReader:
     ) -> Page[Run]:
         """Return runs of all threads, newest first, a page at a time."""
         after = decode_cursor(cursor, _position) if cursor else (None, None, None)
-        rows = await self.database.fetch(
+        rows = await self._database.fetch(
             "search_runs", [*status] if status is not None else None, app_name, handler, *after, limit + 1, user_id
         )
         runs = [run_from_row(row) for row in rows[:limit]]
@@ -182,7 +182,7 @@ class RunReader:
 
     async def steps(self, thread_id: str | UUID, run_id: str) -> _Steps:
         """Return the steps of a run in the order in which they started."""
-        return await list_steps(self.database, thread_uuid(thread_id), run_id)
+        return await list_steps(self._database, thread_uuid(thread_id), run_id)
 
 
 def run_from_row(row: asyncpg.Record) -> Run:

@@ -82,12 +82,12 @@ class Runs(RunReader):
         usage: Usage,
     ) -> None:
         super().__init__(database)
-        self.sessions = sessions
-        self.memory = memory
-        self.settings = settings
-        self.supervisor = supervisor
-        self.write_message = write_message
-        self.usage = usage
+        self._sessions = sessions
+        self._memory = memory
+        self._settings = settings
+        self._supervisor = supervisor
+        self._write_message = write_message
+        self._usage = usage
         self.worker_id = new_worker_id()
         self.notifications = RunNotifications(listener)
         self.sweep = RunSweep(database.without_tenants(), self.notifications, sweeper)
@@ -186,7 +186,7 @@ class Runs(RunReader):
 
         async def take() -> tuple[Run, Session]:
             run = await taking
-            return run, await self.sessions.store.get_thread(run.thread_id)
+            return run, await self._sessions.store.get_thread(run.thread_id)
 
         task = asyncio.create_task(take())
         try:
@@ -202,7 +202,7 @@ class Runs(RunReader):
         """Start a pending run that the caller executes, with a lease. After a wait, apply its memory snapshot, once."""
         run = await self._claim_one(thread_uuid(thread_id), run_id, CLIENT, lease=lease, from_waiting=True)
         if run.last_wait is not None:
-            session = await self.sessions.store.get_thread(run.thread_id)
+            session = await self._sessions.store.get_thread(run.thread_id)
             await self.until_available(lambda: self.restore(run, session))
         return run
 
@@ -233,7 +233,7 @@ class Runs(RunReader):
             observe_claim(run.attempt, run.claimable_since, run.started_at)
             return run
         # The answer was lost. The event names the attempt; the run may have been claimed again since then.
-        event = await self.until_available(lambda: self.sessions.log.find(thread_id, event_id))
+        event = await self.until_available(lambda: self._sessions.log.find(thread_id, event_id))
         assert event is not None  # noqa: S101 - the write was found by this event
         return replace(await self._read(thread_id, run_id), attempt=int(event.content["attempt"]))
 
@@ -243,7 +243,7 @@ class Runs(RunReader):
         Stop executing the others.
         """
         keys = [UUID(run.thread_id) for run in runs], [run.id for run in runs], [run.attempt for run in runs]
-        rows = await self.database.fetch("extend_leases", *keys, lease)
+        rows = await self._database.fetch("extend_leases", *keys, lease)
         held = {(str(row["thread_id"]), row["id"]) for row in rows}
         return [run for run in runs if (run.thread_id, run.id) in held]
 
@@ -335,7 +335,7 @@ class Runs(RunReader):
             _escape(error),
             event_id or str(new_id()),
             dump_json(content),
-            self.database.acting_apps,
+            self._database.acting_apps,
         )
         with releasing(thread, run_id):
             ended = await self._once(thread, end.event_id, lambda: self._batcher.end(end))
@@ -349,9 +349,9 @@ class Runs(RunReader):
         An attempt that ends `after_outage` of PostgreSQL does not count; the next one starts after the first pause.
         """
         thread_id, event_id = UUID(run.thread_id), str(new_id())
-        backoff = timedelta(seconds=self.settings.run_backoff_seconds if cause is not None else 0)
+        backoff = timedelta(seconds=self._settings.run_backoff_seconds if cause is not None else 0)
         if after_outage:
-            backoff = max(timedelta(seconds=self.settings.run_backoff_seconds), _OUTAGE_BACKOFF)
+            backoff = max(timedelta(seconds=self._settings.run_backoff_seconds), _OUTAGE_BACKOFF)
         arguments = thread_id, run.id, run.attempt, _escape(cause), backoff, _LONGEST_BACKOFF, event_id
         answer = await self._write_once(thread_id, event_id, "release_run", *arguments)
         status = RunStatus(answer) if answer is not None else (await self._read(thread_id, run.id)).status
@@ -383,7 +383,7 @@ class Runs(RunReader):
         if run.handler == CONSOLIDATION_HANDLER:
             return
         try:
-            await self.memory.remember_run(run.thread_id, run.id)
+            await self._memory.remember_run(run.thread_id, run.id)
         except EngineError as error:
             logger.warning("the episode of run %s could not be written: %s", run.id, error)
 
@@ -421,8 +421,8 @@ class Runs(RunReader):
         )
         fence = RunFence(UUID(run.thread_id), run.id, run.attempt)
         if memory_snapshot is None:
-            session = await self.sessions.store.get_thread(run.thread_id)
-            snapshot = await self.memory.snapshots.take(session, long_term_keys=long_term_keys)
+            session = await self._sessions.store.get_thread(run.thread_id)
+            snapshot = await self._memory.snapshots.take(session, long_term_keys=long_term_keys)
             memory_snapshot = snapshot.to_json()
         await self.store_wait(fence, wait, memory_snapshot=memory_snapshot, suspend=True)
         return await self._read(fence.thread_id, run.id)
@@ -476,20 +476,20 @@ class Runs(RunReader):
         kinds = sorted(may_answer) if may_answer is not None else None
         # The same id each time: PostgreSQL answers a signal that it has stored before with the same outcome.
         arguments = UUID(run.thread_id), run.id, correlation_key, document, kinds, str(new_id())
-        return SignalOutcome(await self.until_available(lambda: self.database.fetch_value("signal_run", *arguments)))
+        return SignalOutcome(await self.until_available(lambda: self._database.fetch_value("signal_run", *arguments)))
 
     async def restore(self, run: Run, session: Session) -> Resumption | None:
         """Apply the memory snapshot of the last wait of a run that resumes, once; return what it continues with, with
         the episodes and the present values of its long-term keys. None when no wait of the run is over."""
-        resumption = await read_resumption(self.database, run)
+        resumption = await read_resumption(self._database, run)
         if resumption is not None:
             observe_wait(resumption.kind, resumption.waited_from, resumption.waited_until)
             resumption.record_span(run)
         if resumption is None or resumption.memory_snapshot is None:
             return resumption
         snapshot = MemorySnapshot.from_json(resumption.memory_snapshot)
-        kept_keys = await self.memory.snapshots.resume(session, snapshot, run_id=run.id)
-        entries = await self.memory.snapshots.preload(session, snapshot)
+        kept_keys = await self._memory.snapshots.resume(session, snapshot, run_id=run.id)
+        entries = await self._memory.snapshots.preload(session, snapshot)
         return replace(
             resumption,
             memory_snapshot=snapshot,
@@ -500,18 +500,18 @@ class Runs(RunReader):
 
     async def resumption(self, run: Run) -> Resumption | None:
         """Read what a run continues with after its last wait, without applying its snapshot; None until then."""
-        resumption = await read_resumption(self.database, run)
+        resumption = await read_resumption(self._database, run)
         if resumption is None or resumption.memory_snapshot is None:
             return resumption
         snapshot_id = str(resumption.memory_snapshot.get("id"))
-        kept_keys = await self.memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
+        kept_keys = await self._memory.snapshots.kept_keys(UUID(run.thread_id), snapshot_id)
         return replace(resumption, kept_keys=kept_keys)
 
     # Writing once
 
     async def until_available(self, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
         """Call an idempotent operation again while PostgreSQL is unavailable, for the time that an append gets."""
-        return await retry_while_unavailable(attempt, seconds=self.settings.retry_seconds)
+        return await retry_while_unavailable(attempt, seconds=self._settings.retry_seconds)
 
     async def _create(
         self,
@@ -532,7 +532,7 @@ class Runs(RunReader):
             raise InvalidInputError("max_attempts must be at least 1")
         if available_at is not None and available_at.tzinfo is None:
             raise InvalidInputError("available_at has no time zone; use an aware datetime")
-        thread_id = await self.sessions.store.find_thread(session)
+        thread_id = await self._sessions.store.find_thread(session)
         run_id = check_name("run_id", run_id) if run_id else str(new_id())
         content: JsonObject = {"run_id": run_id, "status": status, **({"handler": handler} if handler else {})}
         if status is RunStatus.RUNNING and lease is None:
@@ -547,7 +547,7 @@ class Runs(RunReader):
             status,
             handler,
             self._document("the input of a run", input),
-            max_attempts or self.settings.run_attempts,
+            max_attempts or self._settings.run_attempts,
             available_at,
             worker_id or self.worker_id,
             lease or self.leases.duration,
@@ -572,25 +572,25 @@ class Runs(RunReader):
 
     async def _write_run(self, thread_id: UUID, event_id: str, query: str, *arguments: Any) -> Run | None:
         """Write, and return the run; None when an earlier answer was lost."""
-        row = await self._once(thread_id, event_id, lambda: self.database.fetch_row(query, *arguments))
+        row = await self._once(thread_id, event_id, lambda: self._database.fetch_row(query, *arguments))
         return run_from_row(row) if row is not None else None
 
     async def _write_once(self, thread_id: UUID, event_id: str, query: str, *arguments: Any) -> Any:
         """Write, and return the answer; None when an earlier answer was lost."""
-        return await self._once(thread_id, event_id, lambda: self.database.fetch_value(query, *arguments))
+        return await self._once(thread_id, event_id, lambda: self._database.fetch_value(query, *arguments))
 
     async def _once(self, thread_id: UUID, event_id: str, write: Callable[[], Awaitable[_Result]]) -> _Result | None:
         """Send a write until PostgreSQL answers. If it is refused but its event is stored, an answer was lost."""
         try:
             return await self.until_available(write)
         except (ConflictError, InvalidInputError):
-            if await self.until_available(lambda: self.database.fetch_row("read_event", thread_id, event_id)) is None:
+            if await self.until_available(lambda: self._database.fetch_row("read_event", thread_id, event_id)) is None:
                 raise
             return None
 
     def _document(self, what: str, value: Any) -> str:
         return checked_document(
-            what, value, max_depth=self.settings.max_json_depth, max_bytes=self.settings.max_event_bytes
+            what, value, max_depth=self._settings.max_json_depth, max_bytes=self._settings.max_event_bytes
         )
 
 

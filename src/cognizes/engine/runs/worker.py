@@ -71,7 +71,7 @@ class Worker:
         self._runs = engine.runs
         self._handlers = {check_name("handler", name): handler for name, handler in handlers.items()}
         self._concurrency = concurrency
-        self._grace = engine.runs.settings.shutdown_seconds if grace_seconds is None else grace_seconds
+        self._grace = engine.runs._settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self._tasks: dict[asyncio.Task[None], Run] = {}
         self._main: asyncio.Task[None] | None = None
         self._claiming: SupervisedLoop | None = None
@@ -113,7 +113,7 @@ class Worker:
             self._runs.notifications.subscribe(lambda event: event.makes_claimable) as self._wake_up,
             self._runs.sweep.on_user_messages(),
         ):
-            self._claiming = self._runs.supervisor.start(
+            self._claiming = self._runs._supervisor.start(
                 f"worker-{self.id}", self._claim_round, longest_pause=_POLL_SECONDS
             )
             try:
@@ -177,7 +177,7 @@ class Worker:
 
     async def _attempt(self, run: Run, fence: RunFence, lease: Lease, active: ActiveSpan) -> None:
         try:
-            session = await self._runs.until_available(lambda: self._runs.sessions.store.get_thread(run.thread_id))
+            session = await self._runs.until_available(lambda: self._runs._sessions.store.get_thread(run.thread_id))
             context = HandledRun(self._runs, run, session, fence)
             await context.restore()
             result = await self._handlers[run.handler or ""](context)
