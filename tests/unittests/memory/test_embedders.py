@@ -127,6 +127,11 @@ class TestRemote:
         sent = {name.lower(): value for name, value in headers.items()}
         assert "secret" in (sent["authorization"] if kind == "openai" else sent["x-goog-api-key"])
 
+    async def test_a_long_text_is_truncated(self, kind: str, provider: ThreadingHTTPServer) -> None:
+        """The model would refuse it, and it would be parked."""
+        found = await make(kind, provider).embed(["x" * 50_000, "\u9000" * 50_000, "\u9000" * 5000])
+        assert [vector[0] for vector in found] == [16_000, 5333, 5000]
+
     @pytest.mark.parametrize("status", [401, 429, 500, 503])
     async def test_an_error_of_the_provider_is_retryable(
         self, kind: str, status: int, provider: ThreadingHTTPServer

@@ -16,6 +16,8 @@ from cognizes.engine.models import JsonObject
 
 _SECONDS = 60
 _TEXTS_AT_ONCE = 100
+_LONGEST_BYTES = 16_000
+"""Of UTF-8: less than the 8 192 tokens that models of OpenAI accept, in any script."""
 _RETRYABLE = (401, 403, 404, 408, 409, 425, 429)
 OPENAI_URL = "https://api.openai.com/v1"
 GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta"
@@ -36,7 +38,7 @@ class OpenAiEmbedder:
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             body = {
                 "model": self._model,
-                "input": [text or " " for text in texts[start : start + _TEXTS_AT_ONCE]],
+                "input": [_shorten(text) for text in texts[start : start + _TEXTS_AT_ONCE]],
                 "dimensions": self.dimension,
             }
             vectors += await asyncio.to_thread(self._request, body)
@@ -74,7 +76,7 @@ class GeminiEmbedder:
             requests = [
                 {
                     "model": f"models/{self._model}",
-                    "content": {"parts": [{"text": text or " "}]},
+                    "content": {"parts": [{"text": _shorten(text)}]},
                     "taskType": task,
                     "outputDimensionality": self.dimension,
                 }
@@ -86,6 +88,13 @@ class GeminiEmbedder:
     def _request(self, body: JsonObject) -> Vectors:
         found = _field(_post(self._url, self._headers, body), "embeddings")
         return _check_vectors([item["values"] for item in found], self.dimension)
+
+
+def _shorten(text: str) -> str:
+    """Return the beginning of a text that all models accept, which is not empty."""
+    if len(text) > _LONGEST_BYTES // 4:
+        text = text[:_LONGEST_BYTES].encode(errors="replace")[:_LONGEST_BYTES].decode(errors="ignore")
+    return text or " "
 
 
 def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
