@@ -131,7 +131,13 @@ class MemoryBackground:
 
     async def write_due_episodes(self) -> int:
         """Write the episodes of ended runs; return the number of runs claimed."""
-        rows = await self._database.fetch("claim_episodes", _EPISODES, _CLAIM)
+        # What is claimed together is written before the claim expires.
+        number = (
+            _EPISODES
+            if self._episodic.summariser is None
+            else _CLAIM // (2 * timedelta(seconds=self._episodic.summary_seconds))
+        )
+        rows = await self._database.fetch("claim_episodes", max(min(number, _EPISODES), 1), _CLAIM)
         for row in rows:
             try:
                 await self._episodic.write_for_run(row["thread_id"], row["run_id"])
