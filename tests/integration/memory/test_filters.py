@@ -220,8 +220,27 @@ class TestAmongManyMemories:
         # All memories of the user are in more than 300 blocks.
         assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 150
 
+    async def test_a_label_of_many_memories_is_not_read_to_the_end(self, engine: Engine) -> None:
+        database, arguments = database_of(engine), ("shop", "ada", Filters(tags=["half"]).document, 5000)
+        await database.pool.execute(
+            "UPDATE memories SET tags = tags || '{half}', labels = memory_labels(app_name, user_id, tags || '{half}', "
+            "metadata, sources) WHERE id % 2 = 0"
+        )
+        await database.pool.execute("VACUUM ANALYZE memories")
+        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {database.queries['select_memories']}"
+        async with database.connection() as connection:
+            for _ in range(2):
+                plan = json.loads(await connection.fetchval(query, *arguments))[0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 300
+        assert await database.fetch_value("select_memories", *arguments) is None
+
     async def test_a_filter_that_matches_most_memories_selects_no_ids(self, engine: Engine) -> None:
         for filters in (Filters(kinds=["turn"]), Filters(agent="shop")):
             arguments = "shop", "ada", filters.document, 5000
             assert await database_of(engine).fetch_value("select_memories", *arguments) is None
         assert len(await recalled(engine, kinds=["turn"])) == 100
+
+
+def test_the_number_of_names_of_metadata_is_limited_also_for_ranges() -> None:
+    with pytest.raises(InvalidInputError, match="65 names"):
+        _ = Filters(metadata={f"n{number}": Range(gt=1) for number in range(65)}).document

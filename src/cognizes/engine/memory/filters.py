@@ -85,6 +85,8 @@ class Filters:
 
 
 def _conditions(metadata: Mapping[str, MetadataValue | Range]) -> JsonObject:
+    if len(metadata) > _MAX_ENTRIES:
+        raise InvalidInputError(f"metadata has {len(metadata)} names; at most {_MAX_ENTRIES} are allowed")
     equal = check_metadata({name: value for name, value in metadata.items() if not isinstance(value, Range)})
     ranges = {name: _check_range(name, value) for name, value in metadata.items() if isinstance(value, Range)}
     if not ranges:

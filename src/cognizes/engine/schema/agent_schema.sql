@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 58 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 59 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4616,9 +4616,10 @@ BEGIN
                  WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
         EXECUTE format(
             'SELECT array_agg(id) FROM (
-                 SELECT m.id FROM "public".memories m
+                 SELECT m.id, m AS whole FROM "public".memories m
                   WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
-                    AND "public".memory_passes(m, $3) LIMIT 5000) found', v_condition)
+                  LIMIT 5000) found
+              WHERE "public".memory_passes(whole, $3)', v_condition)
         INTO v_found USING p_app_name, p_user_id, p_filter;
         v_all := v_all || v_found;
         EXIT WHEN cardinality(v_all) >= p_enough;
@@ -4628,7 +4629,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_by_frequent_terms.sql', 0, '366b0237bd74a9afe0a63e17a633c2ce7ca4270bd82b561a82a223d9dfc402d0', '0.2.0')
+VALUES ('memory/find_by_frequent_terms.sql', 0, 'f18f8a4d820faac1b8383c0d8eae1129e76ad2b51e3969aaf5372f61c2133f0c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5209,7 +5210,11 @@ DECLARE
     v_from text := '"public".memories m WHERE m.app_name = $1 AND m.user_id = $2';
     v_column text;
     v_ids bigint[];
+    v_memories bigint;
+    v_sampled bigint;
+    v_passing bigint;
 BEGIN
+    SELECT s.memories INTO v_memories FROM "public".memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
     IF v_labels <> '{}' THEN
         -- In a form that the planner cannot use to scan all memories of the user instead.
         v_from := '"public".memories m WHERE m.labels @> $5 AND m.labels <> ''{}''
@@ -5222,8 +5227,7 @@ BEGIN
                               AND (($3).range_%1$ss[2] IS NULL OR r.%1$I <= ($3).range_%1$ss[2])) chosen
                           JOIN "public".memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = chosen.memory_id
                          WHERE true', v_column);
-    ELSIF NOT EXISTS (SELECT FROM "public".memory_scopes s
-                       WHERE s.app_name = p_app_name AND s.user_id = p_user_id AND s.memories > 20000) THEN
+    ELSIF v_memories IS NULL OR v_memories <= 20000 THEN
         RETURN NULL;
     ELSIF (p_filter).namespace <> '' THEN
         v_from := v_from || ' AND m.namespace <> '''' AND md5(m.namespace) = md5(($3).namespace)';
@@ -5233,6 +5237,20 @@ BEGIN
                               AND m.created_at < coalesce(($3).until, ''infinity'')';
     ELSE
         RETURN NULL;
+    END IF;
+    IF v_memories > 20000 THEN
+        -- A hundred memories of twenty periods show a filter that clearly passes too many, without reading them.
+        SELECT count(*), count(*) FILTER (WHERE "public".memory_passes(part.whole, p_filter)) INTO v_sampled, v_passing
+          FROM (SELECT min(m.id) AS first, max(m.id) AS last FROM "public".memories m
+                 WHERE m.app_name = p_app_name AND m.user_id = p_user_id) span,
+               generate_series(0, 19) AS number,
+               LATERAL (SELECT m AS whole FROM "public".memories m
+                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+                           AND m.id >= span.first + (span.last - span.first) / 20 * number
+                         ORDER BY m.id LIMIT 5) part;
+        IF v_passing >= 10 AND v_memories * v_passing > 2 * p_limit * v_sampled THEN
+            RETURN NULL;
+        END IF;
     END IF;
     EXECUTE format('SELECT coalesce(array_agg(id), ''{}'') FROM (
                         SELECT m.id FROM %s AND "public".memory_passes(m, $3) LIMIT $4 + 1) chosen', v_from)
@@ -5261,7 +5279,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/select_memories.sql', 0, 'ab928ebdb81ab84bfbc94240df9c3bd8d06710fefb53318918140eac1e138f0a', '0.2.0')
+VALUES ('memory/select_memories.sql', 0, '39320875147ae5e3ede4ecdff13b6d1057ac3d84ea110342792fdf3e3025531a', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7660,5 +7678,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 58 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 59 WHERE number = 0;
 COMMIT;

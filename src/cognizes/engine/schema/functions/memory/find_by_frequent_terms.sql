@@ -17,9 +17,10 @@ BEGIN
                  WHERE mask & (1 << (place - 1)) <> 0 GROUP BY mask HAVING count(*) = v_size) chosen;
         EXECUTE format(
             'SELECT array_agg(id) FROM (
-                 SELECT m.id FROM {schema}.memories m
+                 SELECT m.id, m AS whole FROM {schema}.memories m
                   WHERE (%s) AND m.app_name IS NOT DISTINCT FROM $1 AND m.user_id IS NOT DISTINCT FROM $2
-                    AND {schema}.memory_passes(m, $3) LIMIT 5000) found', v_condition)
+                  LIMIT 5000) found
+              WHERE {schema}.memory_passes(whole, $3)', v_condition)
         INTO v_found USING p_app_name, p_user_id, p_filter;
         v_all := v_all || v_found;
         EXIT WHEN cardinality(v_all) >= p_enough;

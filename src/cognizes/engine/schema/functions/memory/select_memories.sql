@@ -12,7 +12,11 @@ DECLARE
     v_from text := '{schema}.memories m WHERE m.app_name = $1 AND m.user_id = $2';
     v_column text;
     v_ids bigint[];
+    v_memories bigint;
+    v_sampled bigint;
+    v_passing bigint;
 BEGIN
+    SELECT s.memories INTO v_memories FROM {schema}.memory_scopes s WHERE s.app_name = p_app_name AND s.user_id = p_user_id;
     IF v_labels <> '{}' THEN
         -- In a form that the planner cannot use to scan all memories of the user instead.
         v_from := '{schema}.memories m WHERE m.labels @> $5 AND m.labels <> ''{}''
@@ -25,8 +29,7 @@ BEGIN
                               AND (($3).range_%1$ss[2] IS NULL OR r.%1$I <= ($3).range_%1$ss[2])) chosen
                           JOIN {schema}.memories m ON m.app_name = $1 AND m.user_id = $2 AND m.id = chosen.memory_id
                          WHERE true', v_column);
-    ELSIF NOT EXISTS (SELECT FROM {schema}.memory_scopes s
-                       WHERE s.app_name = p_app_name AND s.user_id = p_user_id AND s.memories > 20000) THEN
+    ELSIF v_memories IS NULL OR v_memories <= 20000 THEN
         RETURN NULL;
     ELSIF (p_filter).namespace <> '' THEN
         v_from := v_from || ' AND m.namespace <> '''' AND md5(m.namespace) = md5(($3).namespace)';
@@ -36,6 +39,20 @@ BEGIN
                               AND m.created_at < coalesce(($3).until, ''infinity'')';
     ELSE
         RETURN NULL;
+    END IF;
+    IF v_memories > 20000 THEN
+        -- A hundred memories of twenty periods show a filter that clearly passes too many, without reading them.
+        SELECT count(*), count(*) FILTER (WHERE {schema}.memory_passes(part.whole, p_filter)) INTO v_sampled, v_passing
+          FROM (SELECT min(m.id) AS first, max(m.id) AS last FROM {schema}.memories m
+                 WHERE m.app_name = p_app_name AND m.user_id = p_user_id) span,
+               generate_series(0, 19) AS number,
+               LATERAL (SELECT m AS whole FROM {schema}.memories m
+                         WHERE m.app_name = p_app_name AND m.user_id = p_user_id
+                           AND m.id >= span.first + (span.last - span.first) / 20 * number
+                         ORDER BY m.id LIMIT 5) part;
+        IF v_passing >= 10 AND v_memories * v_passing > 2 * p_limit * v_sampled THEN
+            RETURN NULL;
+        END IF;
     END IF;
     EXECUTE format('SELECT coalesce(array_agg(id), ''{}'') FROM (
                         SELECT m.id FROM %s AND {schema}.memory_passes(m, $3) LIMIT $4 + 1) chosen', v_from)
