@@ -301,16 +301,17 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
     wide, narrow = (1440, 900), (390, 844)
     trip, demo = f"{url}/#/thread/{threads['trip']}", f"{url}/#/thread/{threads['demo']}"
     plan: list[tuple[str, str, str, tuple[int, int], Any]] = [
-        ("monitor-light", trip, "light", wide, _settle),
+        ("monitor-light", trip, "light", wide, _last_run),
         ("monitor-dark", trip, "dark", wide, _select_state_write),
         ("monitor-travel", f"{trip}?at=8", "light", wide, _settle),
         ("monitor-run", f"{trip}?tab=run", "light", wide, _first_run),
         ("monitor-approval", demo, "light", wide, _run),
         ("monitor-needs-you", f"{url}/", "light", wide, _needs_you),
         ("monitor-runs", f"{url}/#/runs", "light", wide, lambda page: page.locator(".runs-table td").first.wait_for()),
-        ("monitor-pulse", demo, "dark", wide, _pulse),
         ("monitor-welcome", f"{url}/", "light", wide, lambda page: page.locator(".welcome button").wait_for()),
         ("monitor-narrow", trip, "light", narrow, _settle),
+        # The last one: its message withdraws the question of the agent.
+        ("monitor-pulse", demo, "dark", wide, _pulse),
     ]
     for name, address, theme, size, prepare in plan:
         if only and only not in name:
@@ -322,9 +323,21 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
         print(name, (IMAGES / f"{name}.png").stat().st_size // 1000, "kB")
 
 
+def _last_run(page: Page) -> None:
+    """Show the last run from its beginning to its end."""
+    _settle(page)
+    page.locator("#timeline img").wait_for()
+    page.locator(".turn").last.evaluate(
+        "turn => { const box = document.querySelector('#timeline');"
+        " box.scrollTop += turn.getBoundingClientRect().top - box.getBoundingClientRect().top - 16; }"
+    )
+    page.wait_for_timeout(300)
+
+
 def _settle(page: Page) -> None:
     page.locator(".row").first.wait_for()
     page.locator(".state-row").first.wait_for(state="attached")
+    page.locator(".inbox-count:not(:empty)").wait_for()
     page.wait_for_timeout(400)
 
 

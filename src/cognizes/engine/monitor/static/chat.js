@@ -47,8 +47,8 @@ export class Chat {
     if (this._thread) this._keepDraft(this._thread, this._input.value);
     this._thread = summary;
     this._input.value = (summary && this._drafts.get(summary.thread_id)) ?? "";
-    this._grow();
     this._root.hidden = !summary;
+    this._grow();
     this._files.clear();
     if (summary) this._input.placeholder = `Message ${summary.app_name}`;
     this.setRunning(false);
@@ -135,6 +135,7 @@ export class Chat {
 
   _grow() {
     this._input.style.height = "auto";
+    if (!this._input.scrollHeight) return; // hidden
     this._input.style.height = `${Math.min(this._input.scrollHeight, 160)}px`;
   }
 }

@@ -53,6 +53,8 @@ export function cost(value) {
   return value.toFixed(4);
 }
 
+export const COST_UNIT = "In the currency of the prices that the server has (COGNIZES_PRICES)";
+
 /** "1 200 in, 34 out": the tokens of model calls. */
 export function tokens(usage) {
   return `${number(usage.input_tokens)} in, ${number(usage.output_tokens)} out`;

@@ -3,7 +3,7 @@
 
 import { get } from "./api.js";
 import { arrange, h, icon, replace } from "./dom.js";
-import { between, clock, cost, duration, exact, number, shortId, titleOf, tokens } from "./format.js";
+import { COST_UNIT, between, clock, cost, duration, exact, number, shortId, titleOf, tokens } from "./format.js";
 import { Schedules } from "./schedules.js";
 
 const PAGE = 100;
@@ -30,7 +30,7 @@ export class RunsPage {
     this._view = h(
       "div.runs-page", {},
       h("div.runs-head", {}, h("h1", {}, "Runs"), h("div.runs-filters", {}, this._status, this._app, this._handler)),
-      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map((name) => h("th", { scope: "col" }, name)))), this._body)),
+      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map((name) => h("th", { scope: "col", title: name === "Cost" ? COST_UNIT : undefined }, name)))), this._body)),
       this._empty, this._more, this._schedules.element,
     );
   }

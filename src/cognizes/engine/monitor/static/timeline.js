@@ -32,13 +32,16 @@ export class Timeline {
     this._popover = h("div.popover", { hidden: true, role: "tooltip" });
     scroller.append(this._list, this._tail, this._popover, this._announcer);
     this.reset();
-    scroller.addEventListener("scroll", () => this._actions.moved?.(this.isAtEnd()), { passive: true });
+    scroller.addEventListener("scroll", () => this._onScroll(), { passive: true });
+    // An image that is loaded, for example: what is shown at its end stays there.
+    new ResizeObserver(() => this._isFollowing && this.toEnd()).observe(this._list);
     scroller.addEventListener("click", (event) => this._onClick(event));
   }
 
   /** Clear everything of the thread. */
   reset() {
     this._observer?.disconnect();
+    this._isFollowing = false;
     this._pages = [];
     this._calls = new Map();
     this._results = new Map();
@@ -103,6 +106,7 @@ export class Timeline {
   async reveal(sequence, { isMarked = true } = {}) {
     const page = this._cache.pageOf(Math.min(sequence, Math.max(this._cache.last, 1)));
     if (!this._pages[page]) return;
+    this._isFollowing = false;
     await this._render(page);
     if (isMarked) this.mark(sequence);
     const element = this._rowOf(sequence) ?? this._pages[page].element;
@@ -121,6 +125,7 @@ export class Timeline {
   /** Greys out everything after an event; null is the present. */
   setPast(at) {
     this._at = at;
+    if (at !== null) this._isFollowing = false;
     this._scroller.classList.toggle("is-past", at !== null);
     for (const one of this._list.querySelectorAll("[data-seq]")) this._shade(one);
   }
@@ -183,7 +188,13 @@ export class Timeline {
     return scrollHeight - scrollTop - clientHeight < AT_END;
   }
 
+  _onScroll() {
+    this._isFollowing = this.isAtEnd() && this._at === null;
+    this._actions.moved?.(this.isAtEnd());
+  }
+
   toEnd() {
+    this._isFollowing = true;
     this._scroller.scrollTop = this._scroller.scrollHeight;
   }
 

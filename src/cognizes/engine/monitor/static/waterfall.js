@@ -1,7 +1,7 @@
 // The waterfall of a run: model calls, tools, steps, waits and thoughts, each at its share of the time of the run.
 
 import { h, icon } from "./dom.js";
-import { between, clock, cost, duration, exact, tokens } from "./format.js";
+import { COST_UNIT, between, clock, cost, duration, exact, tokens } from "./format.js";
 import { valueView } from "./value_tree.js";
 
 const MOST_ROWS = 300;
@@ -63,12 +63,14 @@ function rowView(row, { share, isActive, start, end }) {
   const head = h(
     "div.waterfall-head", {}, icon(ICONS[row.kind]),
     row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
-    row.attempt > 1 && h("span.muted", {}, `attempt ${row.attempt}`), row.note && h("span.muted", {}, row.note), typeof row.cost === "number" && h("span.muted", {}, cost(row.cost)),
-    h("span.waterfall-start", { title: exact(row.from) }, `+ ${duration(Math.max(0, new Date(row.from) - start))}`),
     h("span.waterfall-time", { title: row.kind === "model" ? "Since the end of the step before; the start of a model call is not stored" : undefined }, row.isError ? `error, ${took}` : took),
+  );
+  const details = h(
+    "div.waterfall-facts", {}, h("span", { title: exact(row.from) }, `+ ${duration(Math.max(0, new Date(row.from) - start))}`),
+    row.attempt > 1 && h("span", {}, `attempt ${row.attempt}`), row.note && h("span", {}, row.note), typeof row.cost === "number" && h("span", { title: COST_UNIT }, `cost ${cost(row.cost)}`),
   );
   const until = row.to ?? (isActive ? end : row.from);
   const bar = h("div.waterfall-bar", { "data-open": String(!row.to && isActive), vars: { "--start": share(row.from), "--end": share(until) } });
   const values = Object.fromEntries(Object.entries(row.values ?? {}).filter(([, value]) => value !== null && value !== undefined));
-  return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, Object.keys(values).length ? valueView(values, {}) : null);
+  return h("li", { class: row.isError ? "is-error" : "", "data-kind": row.kind }, head, bar, details, Object.keys(values).length ? valueView(values, {}) : null);
 }
