@@ -298,10 +298,10 @@ def open_page(browser: Browser, url: str, *, theme: str, size: tuple[int, int], 
 
 
 def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None) -> None:
-    wide, narrow = (1440, 900), (390, 844)
+    wide, low, narrow = (1440, 900), (1440, 804), (390, 844)
     trip, demo = f"{url}/#/thread/{threads['trip']}", f"{url}/#/thread/{threads['demo']}"
     plan: list[tuple[str, str, str, tuple[int, int], Any]] = [
-        ("monitor-light", trip, "light", wide, _last_run),
+        ("monitor-light", trip, "light", low, _last_run),
         ("monitor-dark", trip, "dark", wide, _select_state_write),
         ("monitor-travel", f"{trip}?at=8", "light", wide, _settle),
         ("monitor-run", f"{trip}?tab=run", "light", wide, _first_run),
@@ -316,7 +316,7 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
     for name, address, theme, size, prepare in plan:
         if only and only not in name:
             continue
-        page = open_page(browser, address, theme=theme, size=size, scale=1 if size == wide else 2)
+        page = open_page(browser, address, theme=theme, size=size, scale=2 if size == narrow else 1)
         prepare(page)
         page.screenshot(path=IMAGES / f"{name}.png")
         page.context.close()

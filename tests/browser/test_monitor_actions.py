@@ -121,6 +121,7 @@ class TestRunsPage:
         expect(waterfall.locator("[data-kind='model']")).to_contain_text("1\u202f200 in, 34 out")
         expect(waterfall.locator("[data-kind='model']")).to_contain_text("0.0015")
         expect(waterfall.locator("[data-kind='wait'] .waterfall-time")).to_have_text("waiting")
+        expect(waterfall.locator("[data-kind='wait'] .waterfall-bar")).to_have_attribute("data-open", "true")
         site.post(f"/api/sessions/{thread}/runs/{run}/signal", correlation_key="paid", payload={})
         site.post(f"/api/sessions/{thread}/runs/{run}/start")
         expect(waterfall.locator("[data-kind='wait'] .waterfall-time")).to_contain_text("s")

@@ -30,6 +30,7 @@ export class Inbox {
     const close = h("button.icon-button", { type: "button", "aria-label": "Close", onclick: () => (this.close(), button.focus()) }, icon("close"));
     replace(panel, h("div.inbox-title", {}, h("h2", {}, "Needs you"), close), this._list, this._empty);
     button.addEventListener("click", () => this._toggle());
+    document.addEventListener("pointerdown", ({ target }) => !panel.hidden && !panel.contains(target) && !button.contains(target) && this.close());
     this._show();
   }
 

@@ -11,6 +11,7 @@ const TYPING_MS = 200;
 const REFRESH_MS = 500;
 const STATUSES = ["running", "waiting", "pending", "failed", "completed", "cancelled"];
 const COLUMNS = ["Status", "Agent or handler", "Thread", "Run", "App", "User", "Started", "Duration", "Attempts", "Tokens", "Cost", "Error"];
+const FIGURES = ["Duration", "Attempts", "Tokens", "Cost"];
 
 export class RunsPage {
   /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see. */
@@ -30,7 +31,7 @@ export class RunsPage {
     this._view = h(
       "div.runs-page", {},
       h("div.runs-head", {}, h("h1", {}, "Runs"), h("div.runs-filters", {}, this._status, this._app, this._handler)),
-      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map((name) => h("th", { scope: "col", title: name === "Cost" ? COST_UNIT : undefined }, name)))), this._body)),
+      h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Runs of all threads" }, h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map((name) => h(FIGURES.includes(name) ? "th.figure" : "th", { scope: "col", title: name === "Cost" ? COST_UNIT : undefined }, name)))), this._body)),
       this._empty, this._more, this._schedules.element,
     );
   }

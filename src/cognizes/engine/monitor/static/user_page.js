@@ -140,5 +140,5 @@ export function usageView(usage) {
   if (!usage.calls) return h("p.empty-line", {}, "No model calls were counted.");
   const row = (name, one) => h("tr", {}, h("td", {}, name), h("td.figure", {}, number(one.calls)), h("td.figure", {}, number(one.input_tokens)), h("td.figure", {}, number(one.output_tokens)), h("td.figure", {}, one.cost === null ? "–" : cost(one.cost)));
   const names = ["Model", "Calls", "Input", "Output", "Cost"];
-  return h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Tokens and cost" }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", title: name === "Cost" ? COST_UNIT : undefined }, name)))), h("tbody", {}, usage.models.map((one) => row(one.model, one)), usage.models.length > 1 && row("Total", usage))));
+  return h("div.runs-table", { tabindex: "0", role: "region", "aria-label": "Tokens and cost" }, h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h(name === "Model" ? "th" : "th.figure", { scope: "col", title: name === "Cost" ? COST_UNIT : undefined }, name)))), h("tbody", {}, usage.models.map((one) => row(one.model, one)), usage.models.length > 1 && row("Total", usage))));
 }
