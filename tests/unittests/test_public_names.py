@@ -260,6 +260,7 @@ CLIENT = [
     "Event",
     "EventPage",
     "Fact",
+    "FactSource",
     "FactVersion",
     "FeedRewoundError",
     "HistoryExpiredError",

@@ -361,13 +361,21 @@ class Fact(Answer):
     updated_at: datetime
 
 
+class FactSource(Answer):
+    """An event that a value of a fact came from."""
+
+    session_id: str
+    event_id: str
+
+
 class FactVersion(Answer):
-    """A value of a fact; `valid_until` is None for the current one."""
+    """A value of a fact and the events that it came from; `valid_until` is None for the current one."""
 
     value: JsonValue
     text: str
     valid_from: datetime
     valid_until: datetime | None
+    sources: list[FactSource]
 
 
 class FactHistory(Answer):

@@ -81,6 +81,7 @@ SCHEMAS = {
     "ContextItem": "ContextItemView",
     "PromptContext": answer_schema("POST", "/memory/context"),
     "Fact": "Fact",
+    "FactSource": "EventOfFact",
     "FactVersion": "FactVersionView",
     "FactHistory": "FactHistory",
     "Stored": "Stored",
