@@ -38,6 +38,10 @@ def test_aliases_are_served_and_not_documented() -> None:
     served = {context.path_format for context in iter_route_contexts(app.routes)}
     assert {"/v1/contexts/{context_id}/messages", "/v1/events", "/api/memory/recall"} <= served
     assert not [path for path in DOCUMENT["paths"] if path.startswith(("/v1", "/api/memory"))]
+    run = "/api/sessions/{thread_id}/runs/{run_id}"
+    aliases = {run, *(f"{run}/{action}" for action in ("cancel", "retry", "wait", "signal", "usage"))}
+    assert aliases <= served
+    assert aliases.isdisjoint(DOCUMENT["paths"])
 
 
 def test_development_routes_are_not_documented() -> None:
@@ -111,5 +115,7 @@ def test_no_schema_of_the_framework_is_left() -> None:
 
 def test_only_changes_that_can_conflict_list_a_409() -> None:
     assert 409 not in errors_of(OPERATIONS["POST /api/sessions/{thread_id}/snapshots"])
-    for path in ("runs/{run_id}/finish", "runs/{run_id}/cancel", "runs/{run_id}/retry", "events", "fork"):
+    for path in ("runs/{run_id}/finish", "events", "fork"):
         assert 409 in errors_of(OPERATIONS[f"POST /api/sessions/{{thread_id}}/{path}"]), path
+    for path in ("cancel", "retry"):
+        assert 409 in errors_of(OPERATIONS[f"POST /api/runs/{{run_id}}/{path}"]), path
