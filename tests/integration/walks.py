@@ -10,7 +10,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
@@ -73,14 +73,14 @@ class Follower:
 
 
 @asynccontextmanager
-async def followed_server(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve an engine from this process, as `cognizes serve` does; whatever its connections start is followed."""
+async def followed_server(engine: Engine, *, follows: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve an engine from this process, as `cognizes serve` does; `follows` what its connections start."""
     config = uvicorn.Config(
         create_app(engine=engine), port=0, http=BoundedHttpProtocol, proxy_headers=False, access_log=False,
         log_config=None,
     )  # fmt: skip
     server = uvicorn.Server(config)
-    with Follower.following():
+    with Follower.following() if follows else nullcontext():
         serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
