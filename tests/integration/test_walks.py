@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -11,6 +13,7 @@ from cognizes.engine import Engine
 from cognizes.engine.access import Permission
 from tests.integration.walks import Follower, followed_server, listed_modules
 
+POST_AGENT = "POST /agui/{agent} to the first frame"
 POST_EVENT = "POST /api/sessions/{thread_id}/events with a state delta"
 TOKEN = "One token, written in process A, as an SSE frame in process B"
 _BATCH = "group-commit"
@@ -80,3 +83,26 @@ async def _until(lines: AsyncIterator[str], text: str) -> None:
             if text in line:
                 return
     raise AssertionError(f"the stream ended before {text!r}")
+
+
+async def test_a_run_enters_the_listed_modules_until_its_first_frame(engine: Engine) -> None:
+    thread = str(uuid4())
+
+    def body() -> dict[str, Any]:
+        message = {"id": str(uuid4()), "role": "user", "content": "hi"}
+        fields: dict[str, Any] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
+        return {"threadId": thread, "runId": str(uuid4()), "messages": [message], **fields}
+
+    async with followed_server(engine) as client:
+        for _ in range(3):
+            warm = await client.post("/agui/demo", json=body())
+            assert "RUN_FINISHED" in warm.text
+        # The run executes in tasks of its own, which its clients follow.
+        follower = Follower(beside=("agent-", "run-", "remember-", "group-commit"))
+        with follower.recording():
+            async with client.stream("POST", "/agui/demo", json=body()) as response:
+                async for line in response.aiter_lines():
+                    if "RUN_STARTED" in line:
+                        break
+    listed = listed_modules(POST_AGENT, "For an agent of Google ADK")
+    assert set(follower.modules) == listed, " ".join(follower.modules)

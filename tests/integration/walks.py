@@ -32,10 +32,12 @@ class Follower:
 
     Followed are all callbacks and tasks that begin in a block of `following`, and those they start. Work that the
     engine does in a context of its own, such as a batch of group commit, is followed by the `tasks` that it names.
+    Tasks whose names begin with one of `beside` are not followed: the request does not wait for them.
     """
 
-    def __init__(self, *tasks: str) -> None:
+    def __init__(self, *tasks: str, beside: tuple[str, ...] = ()) -> None:
         self._tasks = tasks
+        self._beside = beside
         self._found: dict[str, None] = {}
 
     @property
@@ -66,10 +68,11 @@ class Follower:
             self._found.setdefault(name.removeprefix(_PACKAGE).replace(".", "/"))
 
     def _is_followed(self) -> bool:
-        if _is_followed.get():
-            return True
         task = asyncio.current_task()
-        return task is not None and task.get_name() in self._tasks
+        name = task.get_name() if task is not None else ""
+        if _is_followed.get():
+            return not (self._beside and name.startswith(self._beside))
+        return name in self._tasks
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from cognizes.engine.adapters.agui import AguiAgent, source_of
 from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.hosting import AgentHost
-from cognizes.engine.hosting.client_history import quoted
+from cognizes.engine.hosting.inputs import quoted
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.agui.agents import mirror
 from tests.integration.hosting.test_recording import text

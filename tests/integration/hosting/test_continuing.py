@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from ag_ui.core import RunAgentInput, UserMessage
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events.event import Event
+from google.genai import types
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from cognizes.engine import Engine, RunStatus
+from cognizes.engine.adapters.adk.agent import host_app
 from cognizes.engine.adapters.langgraph.hosting import host_graph
 from cognizes.engine.hosting import AgentHost, HostedAgent, HostedRun
 from tests.integration.runs.conditions import until_status
@@ -98,3 +104,43 @@ async def test_an_answer_survives_the_server_that_got_it(engines: tuple[Engine, 
     assert (done.status, done.error) == (RunStatus.COMPLETED, None)
     assert graph.log == ["prepared", "answered yes"]
     await other.close(seconds=0)
+
+
+class Stubborn(BaseAgent):
+    """Ignores its cancellation until it is released; any other message is answered in two parts."""
+
+    started: Any
+    released: Any
+    may_end: Any
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        said = ctx.user_content.parts[0].text if ctx.user_content and ctx.user_content.parts else ""
+        self.started.set()
+        while said == "stubborn" and not self.released.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.released.wait()
+        if said != "stubborn":
+            await self.may_end.wait()
+            parts = [types.Part(text="done")]
+            content = types.Content(role="model", parts=parts)
+            yield Event(author=self.name, invocation_id=ctx.invocation_id, content=content)
+
+
+async def test_an_abandoned_invocation_of_adk_does_not_break_the_next_run(engine: Engine) -> None:
+    engine.settings = engine.settings.model_copy(update={"shutdown_seconds": 0.1})
+    agent = Stubborn(name="stubborn", started=asyncio.Event(), released=asyncio.Event(), may_end=asyncio.Event())
+    host, thread = AgentHost(engine, [host_app(agent, name="stubborn", engine=engine)]), str(uuid4())
+    old = await host.run("stubborn", "ada", given("stubborn", thread))
+    await agent.started.wait()
+    assert await host.cancel("stubborn", "ada", thread)
+    agent.started.clear()
+    new = await host.run("stubborn", "ada", given("go", thread))
+    await agent.started.wait()
+    agent.released.set()
+    assert old.agent_task is not None
+    await asyncio.wait([old.agent_task])
+    agent.may_end.set()
+    await new.wait()
+    done = await engine.runs.get(new.thread_id, new.run_id)
+    assert (done.status, done.error) == (RunStatus.COMPLETED, None)
+    await host.close(seconds=0)

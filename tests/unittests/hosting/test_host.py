@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cognizes.engine.hosting.host import client_state_delta
+from cognizes.engine.hosting.agent import client_state_delta
 
 
 def test_a_client_writes_only_the_sessions_own_keys() -> None:

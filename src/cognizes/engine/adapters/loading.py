@@ -20,7 +20,7 @@ from cognizes.engine.adapters.agui import AguiAgent, source_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, ServedAgent
-from cognizes.engine.hosting.predicted_state import PredictingAgent
+from cognizes.engine.hosting.agent import PredictingAgent
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,15 @@
 """Agents of any framework, hosted by the server: see `AgentHost` and the protocol `HostedAgent`."""
 
-from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext, Turn
+from cognizes.engine.hosting.agent import (
+    AgentCapabilities,
+    HostedAgent,
+    PredictedState,
+    RunContext,
+    ServedAgent,
+    Turn,
+)
 from cognizes.engine.hosting.host import AgentHost
 from cognizes.engine.hosting.hosted_run import HostedRun
-from cognizes.engine.hosting.predicted_state import PredictedState, ServedAgent
 
 __all__ = [
     "AgentCapabilities",

@@ -6,20 +6,43 @@ continues it on another server and lets clients re-attach. An adapter reads the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
-from ag_ui.core import BaseEvent, Message, RunAgentInput, Tool
+from ag_ui.core import AgentCapabilities as ProtocolCapabilities
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    HumanInTheLoopCapabilities,
+    IdentityCapabilities,
+    Message,
+    MultimodalCapabilities,
+    MultimodalInputCapabilities,
+    RunAgentInput,
+    StateCapabilities,
+    Tool,
+    ToolCallChunkEvent,
+    ToolCallStartEvent,
+    ToolsCapabilities,
+    TransportCapabilities,
+)
 
+from cognizes.engine.agui.frames import PREDICT_STATE, now
 from cognizes.engine.engine import Engine
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, JsonObject, Run, Session, TokenUsage
+from cognizes.engine.models import Message as StoredMessage
+from cognizes.engine.pulse.events import SESSION, parse_state_prefix
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs import Resumption
 from cognizes.engine.usage import trace_model_call
 
+PROPERTIES = "cognizes"
+"""The key of `forwardedProps` with the properties of a request: `{"onDisconnect": "cancel", "onBusy": "queue"}`."""
 ThreadKey = tuple[str, str, str]
 """App name, user id, session id."""
 
@@ -96,7 +119,8 @@ class RunContext:
     """What the host gives to an agent for one run.
 
     The agent's task is cancelled when the run is cancelled or the server stops. `is_released` is true when the run
-    continues elsewhere: another server has it or will have it, so this one must not store an end of it.
+    continues elsewhere: another server has it or will have it, so this one must not store an end of it. `stopping` is
+    set with the cancellation, for code that runs in tasks or threads of its own.
     """
 
     engine: Engine
@@ -105,6 +129,7 @@ class RunContext:
     fence: RunFence
     turn: Turn
     is_released: bool = field(default=False)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     has_recorded_usage: bool = field(default=False, init=False)
 
     @property
@@ -124,6 +149,10 @@ class RunContext:
     def is_continuation(self) -> bool:
         """Return whether an earlier attempt executed a part of this run: its server stopped, or its wait is over."""
         return self.fence.attempt > 1
+
+    async def messages(self) -> list[StoredMessage]:
+        """Return the messages of the session as they are stored now."""
+        return await self.engine.sessions.messages(self.session)
 
     @property
     def memory(self) -> Memory:
@@ -192,3 +221,146 @@ class HostedAgent(Protocol):
     async def close(self) -> None:
         """Release the resources of the agent."""
         ...
+
+
+def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
+    """Return what a client has changed in the session's own state.
+
+    A client cannot remove keys, because one that has just connected holds none. It cannot write state of the user or of
+    the app, because its copy may be older than what others wrote.
+    """
+    if not isinstance(client_state, dict):
+        return {}
+    return {
+        key: value
+        for key, value in client_state.items()
+        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
+    }
+
+
+_LIMITS = {
+    "resumes_after_crash": "A run whose server is killed fails; its answer until then is kept.",
+    "interrupts": "It cannot ask a person and wait for the answer.",
+    "client_tools": "It cannot call tools of the client.",
+    "streams_tool_arguments": "The arguments of a tool call arrive as a whole.",
+    "multimodal": "It reads text only.",
+}
+
+
+def limits_of(agent: HostedAgent) -> list[str]:
+    """Return what an agent cannot do, in sentences."""
+    return [sentence for name, sentence in _LIMITS.items() if not getattr(agent.capabilities, name)]
+
+
+def describe_agent(agent: HostedAgent) -> JsonObject:
+    """Return an agent for listings."""
+    can = agent.capabilities
+    return {
+        "name": agent.name,
+        "description": agent.description,
+        "capabilities": {
+            "resumesAfterCrash": can.resumes_after_crash,
+            "interrupts": can.interrupts,
+            "clientTools": can.client_tools,
+            "streamsToolArguments": can.streams_tool_arguments,
+            "multimodal": can.multimodal,
+        },
+        "limits": limits_of(agent),
+    }
+
+
+def protocol_capabilities(agent: HostedAgent) -> ProtocolCapabilities:
+    """Return the capabilities of an agent in the form of AG-UI 1.0."""
+    can = agent.capabilities
+    media = MultimodalInputCapabilities(
+        image=can.multimodal, audio=can.multimodal, video=can.multimodal, pdf=can.multimodal, file=can.multimodal
+    )
+    described = describe_agent(agent)
+    return ProtocolCapabilities(
+        identity=IdentityCapabilities(name=agent.name, description=agent.description),
+        transport=TransportCapabilities(
+            streaming=True, websocket=False, http_binary=False, push_notifications=False, resumable=True
+        ),
+        tools=ToolsCapabilities(supported=True, client_provided=can.client_tools),
+        state=StateCapabilities(snapshots=True, deltas=True, memory=True, persistent_state=True),
+        multimodal=MultimodalCapabilities(input=media),
+        human_in_the_loop=HumanInTheLoopCapabilities(supported=can.interrupts, interrupts=can.interrupts),
+        custom={PROPERTIES: {**described["capabilities"], "limits": described["limits"]}},
+    )
+
+
+# Predictive state updates: clients show a key of the state while a tool's arguments still arrive. The CUSTOM frame
+# `PredictState` precedes the first call of a tool in a run. It names the key of the state and the argument whose
+# streamed text predicts it. The state itself changes when the tool writes it.
+
+
+@dataclass(frozen=True)
+class PredictedState:
+    """A key of the state that an argument of a tool predicts; without an argument, all arguments together do."""
+
+    state_key: str
+    tool: str
+    argument: str | None = None
+
+    def document(self) -> JsonObject:
+        """Return the mapping in the form that AG-UI clients read."""
+        mapping: JsonObject = {"state_key": self.state_key, "tool": self.tool}
+        return mapping if self.argument is None else mapping | {"tool_argument": self.argument}
+
+
+@dataclass(frozen=True)
+class ServedAgent:
+    """An agent of any framework with options for its server: `cognizes serve --agent module:served`.
+
+    served = ServedAgent(root_agent, predicted_state=[PredictedState("draft", tool="write", argument="text")])
+    """
+
+    agent: object
+    predicted_state: Sequence[PredictedState] = ()
+
+
+class PredictingAgent:
+    """A hosted agent whose tool calls predict state. Everything else is the agent's own."""
+
+    def __init__(self, agent: HostedAgent, predicted_state: Sequence[PredictedState]) -> None:
+        self._agent = agent
+        self._by_tool: dict[str, list[JsonObject]] = {}
+        for prediction in predicted_state:
+            self._by_tool.setdefault(prediction.tool, []).append(prediction.document())
+
+    @property
+    def name(self) -> str:
+        return self._agent.name
+
+    @property
+    def description(self) -> str:
+        return self._agent.description
+
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        return self._agent.capabilities
+
+    async def read_turn(
+        self, run_input: RunAgentInput, user_id: str, *, is_end_user: bool, thread_id: UUID | None = None
+    ) -> Turn:
+        return await self._agent.read_turn(run_input, user_id, is_end_user=is_end_user, thread_id=thread_id)
+
+    async def read_continuation(
+        self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
+    ) -> Turn | None:
+        return await self._agent.read_continuation(run, run_input, session, resumption=resumption)
+
+    async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+        """Yield the events of the agent, with a prediction before the first call of each tool that predicts state."""
+        predicted: set[str] = set()
+        async with aclosing(self._agent.run(run_input, context)) as frames:
+            async for frame in frames:
+                if isinstance(frame, ToolCallStartEvent | ToolCallChunkEvent):
+                    tool = frame.tool_call_name or ""
+                    if tool in self._by_tool and tool not in predicted:
+                        predicted.add(tool)
+                        yield CustomEvent(name=PREDICT_STATE, value=self._by_tool[tool], timestamp=now())
+                yield frame
+
+    async def close(self) -> None:
+        await self._agent.close()

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -22,18 +23,28 @@ from cognizes.engine.concurrency import KeyedLock, WakeUp, retry_while_unavailab
 from cognizes.engine.database.documents import check_depth, dump_jsonb, load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import ConflictError, InvalidInputError, NotFoundError, OpenInterruptsError
-from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext, ThreadKey, Turn, handler_of
-from cognizes.engine.hosting.attachments import check_attachments
+from cognizes.engine.hosting.agent import (
+    PROPERTIES,
+    AgentCapabilities,
+    HostedAgent,
+    RunContext,
+    ThreadKey,
+    Turn,
+    client_state_delta,
+    describe_agent,
+    handler_of,
+    protocol_capabilities,
+)
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
-from cognizes.engine.hosting.policies import OnBusy, OnDisconnect, RunPolicy, describe_agent, protocol_capabilities
+from cognizes.engine.hosting.inputs import check_attachments
 from cognizes.engine.hosting.recovery import RunRecovery
-from cognizes.engine.hosting.turns import client_state_delta
 from cognizes.engine.models import Event, JsonObject, Run, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
+from cognizes.engine.settings import Settings
 from cognizes.engine.telemetry import current_traceparent
 
 _DISCONNECT_SECONDS = 2.0
@@ -138,7 +149,8 @@ class AgentHost:
                 if session and (elsewhere := await self._find_active_run(key[0], thread_uuid(session.thread_id))):
                     raise executes_on_thread(elsewhere) from error
                 raise
-            await check_attachments(self._engine, Session(key[2], key[0], key[1]), turn.new_messages)
+            if any(isinstance(message.content, list) for message in turn.new_messages):
+                await check_attachments(self._engine, Session(key[2], key[0], key[1]), turn.new_messages)
             begun = await begin_hosted(
                 self._engine,
                 key,
@@ -346,6 +358,46 @@ class AgentHost:
 
 
 ORPHANED = "the server that executed the run stopped; its answer until then is kept"
+
+
+class OnDisconnect(StrEnum):
+    """What happens to a run when the last client that follows it leaves."""
+
+    CONTINUE = "continue"
+    CANCEL = "cancel"
+
+
+class OnBusy(StrEnum):
+    """What happens to an input on a thread whose run executes: refused, accepted after that run, or instead of it."""
+
+    REJECT = "reject"
+    QUEUE = "queue"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class RunPolicy:
+    on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
+    on_busy: OnBusy = OnBusy.REJECT
+
+    @classmethod
+    def of(cls, run_input: RunAgentInput, settings: Settings) -> RunPolicy:
+        """Return the policy of a request; the settings hold for what it does not say."""
+        props = run_input.forwarded_props
+        given = props.get(PROPERTIES) if isinstance(props, dict) else None
+        if given is not None and not isinstance(given, dict):
+            raise InvalidInputError(f"forwardedProps.{PROPERTIES} must be an object")
+        asked: dict[str, Any] = given or {}
+        try:
+            return cls(
+                OnDisconnect(asked.get("onDisconnect", settings.on_disconnect)),
+                OnBusy(asked.get("onBusy", settings.on_busy)),
+            )
+        except ValueError as error:
+            raise InvalidInputError(
+                f"invalid forwardedProps.{PROPERTIES}: {error}; onDisconnect is continue or cancel, "
+                "onBusy is reject, queue or cancel"
+            ) from error
 
 
 class InputQueue:

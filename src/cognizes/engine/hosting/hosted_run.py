@@ -134,7 +134,7 @@ class HostedRun:
         self.is_stopped_by_server = False
         self.is_lost = False
         self.last_frame: RunErrorEvent | RunFinishedEvent | None = None
-        self.stopping = asyncio.Event()
+        self.stopping = context.stopping
         self.observers = 0
         self.cancels_on_disconnect = False
         self._open_items = OpenItems()

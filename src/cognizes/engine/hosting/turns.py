@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from ag_ui.core import Interrupt, Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
@@ -25,10 +24,10 @@ from cognizes.engine.agui.snapshot import History, HistoryBuilder
 from cognizes.engine.agui.translator import wait_key_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn
-from cognizes.engine.hosting.client_history import history_events, marked, messages_before
+from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn, client_state_delta
+from cognizes.engine.hosting.inputs import history_events, marked, messages_before
 from cognizes.engine.models import Event, JsonObject, Session, new_id
-from cognizes.engine.pulse.events import SESSION, parse_state_prefix, without_temp
+from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.runs import Resumption
 
@@ -285,21 +284,6 @@ def signalled_answers(resumption: Resumption | None, history: History) -> list[R
     if not isinstance(answers, dict):
         raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
     return [ResumeEntry(interrupt_id=one, status="resolved", payload=given) for one, given in answers.items()]
-
-
-def client_state_delta(client_state: Any, state: JsonObject) -> JsonObject:
-    """Return what a client has changed in the session's own state.
-
-    A client cannot remove keys, because one that has just connected holds none. It cannot write state of the user or of
-    the app, because its copy may be older than what others wrote.
-    """
-    if not isinstance(client_state, dict):
-        return {}
-    return {
-        key: value
-        for key, value in client_state.items()
-        if parse_state_prefix(key)[0] == SESSION and (key not in state or state[key] != value)
-    }
 
 
 def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:

@@ -48,8 +48,7 @@ from cognizes.engine.errors import (
     EngineError,
     InvalidInputError,
 )
-from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
-from cognizes.engine.hosting.turns import client_state_delta
+from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn, client_state_delta
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import attempt_at

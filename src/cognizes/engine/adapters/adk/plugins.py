@@ -17,7 +17,7 @@ from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.agui.call_arguments import ArgumentsWriter, arranged
 from cognizes.engine.artifacts.attachments import attachment_id_of
 from cognizes.engine.engine import Engine
-from cognizes.engine.hosting.attachments import PromptAttachments
+from cognizes.engine.hosting.inputs import PromptAttachments
 from cognizes.engine.models import Session
 
 _GENERATED = "adk-"

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
-from cognizes.engine.hosting.client_history import marked, messages_before, quoted
+from cognizes.engine.hosting.inputs import marked, messages_before, quoted
 from cognizes.engine.models import JsonObject
 from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, REQUEST_PREFIX
 

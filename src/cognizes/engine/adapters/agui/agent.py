@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import IllegalFrameError
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
-from cognizes.engine.hosting.attachments import with_attachments
+from cognizes.engine.hosting.inputs import with_attachments
 from cognizes.engine.hosting.turns import ThreadTurn, ThreadTurns, agent_input, signalled_answers
 from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
