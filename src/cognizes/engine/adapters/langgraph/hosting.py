@@ -30,12 +30,12 @@ from langgraph.types import Interrupt as GraphInterrupt
 
 from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.adapters.langgraph.checkpoint_saver import OpenCheckpointSaver
-from cognizes.engine.adapters.langgraph.model_calls import ModelCallSpans
 from cognizes.engine.adapters.langgraph.store import OpenStore
 from cognizes.engine.adapters.langgraph.stream_translation import (
     MESSAGES,
     STREAM_MODES,
     GraphTranslator,
+    ModelCallSpans,
     state_of,
 )
 from cognizes.engine.engine import Engine

@@ -1,11 +1,16 @@
-"""The stream of a graph as AG-UI events: texts, reasoning, tool calls and results, steps, state, interrupts."""
+"""The stream of a graph as AG-UI events: texts, reasoning, tool calls and results, steps, state, interrupts.
+
+It counts the tokens of messages; spans of model calls come from the callbacks of LangChain.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from ag_ui.core import (
     BaseEvent,
@@ -26,13 +31,16 @@ from ag_ui.core import (
     ToolCallResultEvent,
     ToolCallStartEvent,
 )
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.outputs import LLMResult
 from langgraph.types import Interrupt, StreamMode
 from pydantic_core import to_json, to_jsonable_python
 
-from cognizes.engine.adapters.langgraph.model_calls import usage_of
 from cognizes.engine.agui.frames import clean_text
-from cognizes.engine.models import JsonObject, TokenUsage, new_id
+from cognizes.engine.models import UNKNOWN_MODEL, JsonObject, TokenUsage, new_id
+from cognizes.engine.telemetry import model_attributes, record_span
+from cognizes.engine.usage import trace_model_call
 
 STREAM_MODES: Sequence[StreamMode] = ["messages", "tasks", "updates", "values", "custom"]
 """The modes of `astream` that `GraphTranslator` reads."""
@@ -233,3 +241,63 @@ def _as_json(value: object) -> Any:
         return to_jsonable_python(value, fallback=str, inf_nan_mode="constants", bytes_mode="base64")
     except (ValueError, RecursionError):
         return clean_text(repr(value))
+
+
+def usage_of(message: AIMessage, metadata: Mapping[str, Any], before: TokenUsage | None = None) -> TokenUsage | None:
+    """Return the tokens of a message, added to those of its earlier parts; None for a part without counts.
+
+    A stream may report the input in its first part and the output in its last.
+    """
+    found = message.usage_metadata
+    if found is None:
+        return before
+    inputs, outputs = found.get("input_token_details") or {}, found.get("output_token_details") or {}
+    named = message.response_metadata.get("model_name") or metadata.get("ls_model_name")
+    counts = {
+        "input_tokens": found["input_tokens"],
+        "output_tokens": found["output_tokens"],
+        "cached_tokens": inputs.get("cache_read"),
+        "cache_write_tokens": inputs.get("cache_creation"),
+        "reasoning_tokens": outputs.get("reasoning"),
+    }
+    added = {name: max(0, count or 0) + getattr(before, name, 0) for name, count in counts.items()}
+    return TokenUsage(str(named) if named else before.model if before else UNKNOWN_MODEL, **added)
+
+
+class ModelCallSpans(AsyncCallbackHandler):
+    """Records a span for each call of a model, a child of the span of the run."""
+
+    def __init__(self, *, conversation_id: str, agent: str) -> None:
+        self._conversation_id = conversation_id
+        self._agent = agent
+        self._calls: dict[UUID, tuple[int, Mapping[str, Any]]] = {}
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        self._calls[run_id] = time.time_ns(), metadata or {}
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        if (call := self._calls.pop(run_id, None)) is None:
+            return
+        started, metadata = call
+        message = getattr(response.generations[0][0], "message", None) if response.generations else None
+        usage = usage_of(message, metadata) if isinstance(message, AIMessage) else None
+        counted = usage or TokenUsage(str(metadata.get("ls_model_name") or UNKNOWN_MODEL))
+        trace_model_call(counted, started, conversation_id=self._conversation_id, agent=self._agent)
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        if (call := self._calls.pop(run_id, None)) is None:
+            return
+        started, metadata = call
+        model = str(metadata.get("ls_model_name") or UNKNOWN_MODEL)
+        attributes = model_attributes(
+            model, input_tokens=0, output_tokens=0, conversation_id=self._conversation_id, agent=self._agent
+        )
+        record_span(f"chat {model}", attributes, started=started, error=f"{type(error).__name__}: {error}")
