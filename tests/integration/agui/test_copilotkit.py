@@ -59,6 +59,15 @@ async def test_threads(http: httpx.AsyncClient) -> None:
     assert (await http.get("/copilotkit/threads/nobody/messages")).status_code == 404
 
 
+async def test_a_thread_id_of_two_agents_is_the_thread_with_the_latest_activity(http: httpx.AsyncClient) -> None:
+    first = AgentClient(http, "demo")
+    second = AgentClient(http, "mirror", first.thread_id)
+    for client in (first, second, first):
+        await client.run("hello")
+        messages = (await http.get(f"/copilotkit/threads/{first.thread_id}/messages")).json()["messages"]
+        assert [message["id"] for message in messages] == [message["id"] for message in client.view.messages]
+
+
 async def test_messages_page_backwards_for_both_kinds_of_clients(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "demo")
     await client.run("Hello")

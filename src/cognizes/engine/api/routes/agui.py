@@ -265,10 +265,11 @@ def _apps(host: Any, caller: Principal) -> list[str]:
 
 
 async def _find(engine: Engine, apps: list[str], user: str, thread_id: str) -> Session:
-    for name in apps:
-        if session := await engine.sessions.get(name, user, thread_id):
-            return session
-    raise NotFoundError(f"there is no thread {thread_id}")
+    """Return the thread with the latest activity: several agents may have one of this id."""
+    found = [session for name in apps if (session := await engine.sessions.get(name, user, thread_id))]
+    if not found:
+        raise NotFoundError(f"there is no thread {thread_id}")
+    return max(found, key=lambda session: str(session.updated_at))
 
 
 def _thread(session: Session) -> JsonObject:
