@@ -122,7 +122,7 @@ PACKAGES = {
         "Runner",
         "register",
     ],
-    "adapters.agui": ["AguiAgent", "EventSource", "source_of"],
+    "adapters.agui": ["AguiAgent", "RunFunction", "source_of"],
     "adapters.langgraph": ["OpenCheckpointSaver", "OpenStore", "StoreIndex", "user_of_namespace"],
     "adapters.mcp": ["McpCaller", "McpServer"],
     "adapters.openai_agents": ["ConversationTurn", "OpenSession", "SessionBranch"],
