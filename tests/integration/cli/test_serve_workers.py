@@ -10,10 +10,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
-from cognizes.engine.cli.workers import share_limits
-from cognizes.engine.settings import Settings
 from tests.integration.cli.running_command import Cognizes, processes_of
 
 
@@ -72,9 +69,10 @@ def test_an_agent_that_cannot_be_loaded_ends_the_start_with_one_error(cognizes: 
     assert "Traceback" not in finished.stderr
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_limits_of_a_caller_are_shared(workers: int) -> None:
-    shared = share_limits(Settings(requests_per_second=90, requests_at_once=12, max_streams_per_caller=6), workers)
-    assert shared.requests_per_second * workers == pytest.approx(90)
-    assert shared.requests_at_once * workers == 12
-    assert shared.max_streams_per_caller * workers == 6
+def test_a_caller_whose_connection_reaches_one_worker_has_the_whole_limit(cognizes: Cognizes) -> None:
+    limits = {"COGNIZES_REQUESTS_AT_ONCE": "12", "COGNIZES_REQUESTS_PER_SECOND": "0.001"}
+    with cognizes.serve("--workers", "2", COGNIZES_AUTH="required", **limits) as serving:
+        key = cognizes("keys", "create", "--app", "shop").stdout.strip()
+        with httpx.Client(base_url=serving.url, headers={"Authorization": f"Bearer {key}"}) as one_connection:
+            answers = [one_connection.get("/api/access/me").status_code for _ in range(13)]
+    assert answers == [200] * 12 + [429]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 import multiprocessing
 import os
 import signal
@@ -51,20 +50,6 @@ Work = Callable[[Settings, socket.socket, Connection, Path | None, int], None]
 """Sends None to the connection when it serves, or why it does not start; ends after SIGTERM."""
 
 
-def share_limits(settings: Settings, workers: int) -> Settings:
-    """Return the settings of one worker: the limits of a caller, divided so that their sum is the limit."""
-    return settings.model_copy(
-        update={
-            "workers": 1,
-            "requests_per_second": settings.requests_per_second / workers,
-            "requests_at_once": math.ceil(settings.requests_at_once / workers),
-            "max_streams_per_caller": math.ceil(settings.max_streams_per_caller / workers),
-            "failed_keys_per_second": settings.failed_keys_per_second / workers,
-            "failed_keys_at_once": math.ceil(settings.failed_keys_at_once / workers),
-        }
-    )
-
-
 @dataclass(eq=False)
 class _Worker:
     process: SpawnProcess
@@ -96,7 +81,7 @@ class Supervisor:
         changed_files: Callable[[], Sequence[str]] | None = None,
         work: Work | None = None,
     ) -> None:
-        self._settings = share_limits(settings, settings.workers)
+        self._settings = settings.model_copy(update={"workers": 1})
         self._count = settings.workers
         self._listening = listening
         self._announce: Callable[[], None] | None = announce
