@@ -64,7 +64,7 @@ async def _found(
     """Return the run of an id among those that the caller may see; runs of other callers are ignored."""
     found = await engine.runs.find_all(run_id, app_names=caller.app_names, user_id=caller.user_id)
     if thread_id is not None:
-        found = [run for run in found if run.thread_id == thread_id]
+        found = [run for run in found if run.thread_id == str(thread_id)]
     if not found:
         raise NotFoundError(f"there is no run {run_id}")
     if len(found) > 1:
