@@ -33,7 +33,6 @@ WaitKind = Literal["human", "message", "signal", "webhook", "timer"]
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
 _OF_SESSION = "/api/sessions/{thread_id}/runs"
 _RUN = "/api/runs/{run_id}"
-_RUN_OF_THREAD = "/api/sessions/{thread_id}/runs/{run_id}"
 _SCHEDULES = "/api/schedules"
 _SCHEDULE = "/api/schedules/{schedule_id}"
 
@@ -98,9 +97,7 @@ class Runs:
 
     async def get(self, run_id: str, *, thread_id: str | None = None) -> RunDetail:
         """Return a run with its steps."""
-        if thread_id is None:
-            return await self._transport.get(RunDetail, _RUN, run_id)
-        return await self._transport.get(RunDetail, _RUN_OF_THREAD, thread_id, run_id)
+        return await self._transport.get(RunDetail, _RUN, run_id, query={"thread_id": thread_id})
 
     async def list(
         self,
@@ -139,27 +136,20 @@ class Runs:
 
     async def cancel(self, run_id: str, *, thread_id: str | None = None) -> Run:
         """Cancel a run; a worker that executes it stops at once."""
-        if thread_id is None:
-            return await self._transport.post(Run, "/api/runs/{run_id}/cancel", run_id)
-        return await self._transport.post(Run, "/api/sessions/{thread_id}/runs/{run_id}/cancel", thread_id, run_id)
+        return await self._transport.post(Run, "/api/runs/{run_id}/cancel", run_id, query={"thread_id": thread_id})
 
     async def retry(self, run_id: str, *, thread_id: str | None = None) -> Run:
         """Put a failed run back into its queue; finished steps stay finished."""
-        if thread_id is None:
-            return await self._transport.post(Run, "/api/runs/{run_id}/retry", run_id)
-        return await self._transport.post(Run, "/api/sessions/{thread_id}/runs/{run_id}/retry", thread_id, run_id)
+        return await self._transport.post(Run, "/api/runs/{run_id}/retry", run_id, query={"thread_id": thread_id})
 
     async def signal(
         self, run_id: str, correlation_key: str, payload: JsonValue = None, *, thread_id: str | None = None
     ) -> Signalled:
         """End the wait for a key, now or as soon as the run waits for it. The same key again counts once."""
         body: JsonObject = {"correlation_key": correlation_key, "payload": payload}
-        if thread_id is None:
-            return await self._transport.post(
-                Signalled, "/api/runs/{run_id}/signal", run_id, body=body, repeatable=True
-            )
-        path = "/api/sessions/{thread_id}/runs/{run_id}/signal"
-        return await self._transport.post(Signalled, path, thread_id, run_id, body=body, repeatable=True)
+        query: Query = {"thread_id": thread_id}
+        path = "/api/runs/{run_id}/signal"
+        return await self._transport.post(Signalled, path, run_id, query=query, body=body, repeatable=True)
 
     async def start(self, run: Run, *, lease_seconds: float = 60.0) -> RunDetail:
         """Begin the next attempt of a pending run that the caller executes, for example after its wait is over.
@@ -222,7 +212,8 @@ class Runs:
             "reason": reason,
             "expires_at": expires_at.isoformat() if expires_at else None,
         }
-        return parse(Run, await self._report("/api/sessions/{thread_id}/runs/{run_id}/wait", run, body))
+        query: Query = {"thread_id": run.thread_id, "attempt": run.attempt or None}
+        return await self._transport.post(Run, "/api/runs/{run_id}/wait", run.id, query=query, body=body)
 
     async def _end(self, path: str, run: Run, body: JsonValue, status: Status) -> Run:
         backoff = Backoff(self._transport.retry_seconds)

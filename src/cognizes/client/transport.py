@@ -102,9 +102,15 @@ class Transport:
         return parse(model, await self.call("GET", path, *ids, query=query, headers=headers, repeatable=True))
 
     async def post(
-        self, model: type[_Model], path: str, *ids: str, body: JsonValue = None, repeatable: bool = False
+        self,
+        model: type[_Model],
+        path: str,
+        *ids: str,
+        query: Query | None = None,
+        body: JsonValue = None,
+        repeatable: bool = False,
     ) -> _Model:
-        return parse(model, await self.call("POST", path, *ids, body=body, repeatable=repeatable))
+        return parse(model, await self.call("POST", path, *ids, query=query, body=body, repeatable=repeatable))
 
     async def delete(self, path: str, *ids: str, query: Query | None = None) -> None:
         """Delete a resource. If an answer was lost and the resource is gone at the next attempt, it was deleted."""
