@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "cognizes"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-_DOCUMENTED = {"_replace", "_asdict", "_fields"}
+_DOCUMENTED = {"_replace", "_asdict", "_fields", "_make"}
 """Names of named tuples, which begin with an underscore and are public."""
 
 
