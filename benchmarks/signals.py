@@ -306,7 +306,7 @@ def make_report(
     )
     report.targets += [
         Target(f"signals of {_MESSAGES} messages at once", many["signals_per_second"], _RATE * 0.9, "/s"),
-        Target("messages not told to the end, or backwards", many["lost"] + one["lost"], 0, "", at_least=False),
+        Target("messages not announced to the end, or backwards", many["lost"] + one["lost"], 0, "", at_least=False),
         Target("wrong texts of the client", many["wrong_texts"] + one["wrong_texts"], 0, "", at_least=False),
         Target("largest signal", max(many["largest_signal"], one["largest_signal"]), 1023, "bytes", at_least=False),
         Target("pulls at once that came back whole", pulls["whole"], _PULLS, ""),

@@ -1,4 +1,4 @@
-"""The texts of the project name components, not people: these words stay out of code, SQL, pages and documents."""
+"""The texts of the project name components and use terms of the field: these words stay out of code and documents."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _SOURCE = _ROOT / "src" / "cognizes" / "engine"
-_WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody|anybody|anew|meanwhile)\b", re.IGNORECASE)
+_WORDS = re.compile(
+    r"\b(whoever|somebody|nobody|everybody|anybody|anew|meanwhile|told|heard of|at hand|goes on|patience|heals?|healed"
+    r"|deaf|blind)\b",
+    re.IGNORECASE,
+)
 _CLIENT = _ROOT / "src" / "cognizes" / "client"
-_SUFFIXES = {".py", ".sql", ".js", ".html", ".css"}
-_FROZEN = (_SOURCE / "schema" / "migrations", _SOURCE / "schema" / "agent_schema.sql")
-"""Released migrations never change, and the generated script contains them."""
+_FOLDERS = (_SOURCE, _CLIENT, _ROOT / "clients" / "typescript" / "src", _ROOT / "examples", _ROOT / "deploy")
+_SUFFIXES = {".py", ".sql", ".js", ".ts", ".tsx", ".html", ".css", ".json"}
+_REST_TYPES = _ROOT / "clients" / "typescript" / "src" / "rest_types.ts"
+_FROZEN = (_SOURCE / "schema" / "migrations", _SOURCE / "schema" / "agent_schema.sql", _REST_TYPES)
+"""Released migrations never change, and a generated script contains them; the REST types contain texts of AG-UI."""
 
 
 def _files() -> list[Path]:
-    sources = [path for folder in (_SOURCE, _CLIENT) for path in folder.rglob("*") if path.suffix in _SUFFIXES]
+    sources = [path for folder in _FOLDERS for path in folder.rglob("*") if path.suffix in _SUFFIXES]
     documents = [*(_ROOT / "docs").glob("*.md"), *_ROOT.glob("*.md"), _ROOT / ".env.example"]
     return [path for path in [*sources, *documents] if not any(path.is_relative_to(frozen) for frozen in _FROZEN)]
 

@@ -54,7 +54,7 @@ async def test_the_engine_sees_everything_and_its_tenants_do_not(owner_url: str)
         assert await database_of(engine).pool.fetchval("SELECT count(*) FROM threads") == 2
 
 
-async def test_an_owner_that_is_made_a_member_later_is_not_blind(
+async def test_an_owner_that_becomes_a_member_later_sees_all_rows(
     owner_url: str, postgres_server: EmbeddedPostgres
 ) -> None:
     name = urlsplit(owner_url).username

@@ -257,7 +257,7 @@ async def test_pulse(client: httpx.AsyncClient, engine: Engine) -> None:
     pulse = (await client.get("/api/debug/pulse")).json()
     assert pulse["listener"]["running"] is True
     assert len(pulse["events_per_second"]) == 60
-    assert (pulse["conflicts"], pulse["gaps_healed"] >= 0) == (0, True)
+    assert (pulse["conflicts"], pulse["missed_notifications"] >= 0) == (0, True)
     assert pulse["pool"]["max"] >= pulse["pool"]["size"] >= pulse["pool"]["in_use"] >= 0
     assert pulse["clients"] == {"streams": 0, "websockets": 0}
 

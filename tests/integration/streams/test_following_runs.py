@@ -97,7 +97,7 @@ async def test_the_text_so_far_then_every_chunk_then_the_end(pair: Pair, tasks: 
     assert {frame["messageId"] for frame in frames[3:-1]} == {"m"}
 
 
-async def test_what_is_thought_is_followed_too_and_told_before_what_is_said(pair: Pair, tasks: list[Following]) -> None:
+async def test_thoughts_are_followed_and_arrive_before_the_text(pair: Pair, tasks: list[Following]) -> None:
     async with pair.ours.runs.start(pair.session, run_id="r") as run:
         async with run.message("thought", message_id="m/thought") as thought:
             await thought.write("let me ")

@@ -93,7 +93,7 @@ async def test_one_of_two_callbacks_leaves(listener: PgNotifyListener, server: S
     assert (staying, leaving) == (["hello"], [])
 
 
-async def test_a_tap_is_not_made_deaf_by_a_subscriber_that_leaves(listener: PgNotifyListener, server: Server) -> None:
+async def test_a_tap_receives_after_a_subscriber_has_left(listener: PgNotifyListener, server: Server) -> None:
     heard: list[str] = []
     listener.tap("event_stream", heard.append)
     await listener.subscribe("event_stream", lambda *_: None)

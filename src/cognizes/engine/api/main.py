@@ -185,9 +185,9 @@ def _serve(app: FastAPI, engine: Engine, agents: Sequence[str] | None, group: Pr
         app.state.streams,
     )
     app.state.agents = ServedAgents(engine, agents)
-    seconds, patience = engine.settings.heartbeat_seconds, engine.settings.send_seconds
-    app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
-    app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=patience, supervisor=engine._supervisor)
+    seconds, send_seconds = engine.settings.heartbeat_seconds, engine.settings.send_seconds
+    app.state.heartbeats = HeartbeatTimer(seconds, send_seconds=send_seconds, supervisor=engine._supervisor)
+    app.state.agent_heartbeats = HeartbeatTimer(seconds, send_seconds=send_seconds, supervisor=engine._supervisor)
     app.state.metrics = _export_metrics(app, engine, group) if engine.settings.metrics else None
 
 

@@ -95,7 +95,7 @@ class Database:
         self._reused_for_tenants: ReusedConnection | None = None
 
     def note_sequence(self, thread_id: UUID, sequence: int) -> None:
-        """Note that a caller was told of an event: reads on replicas must see it."""
+        """Note that a caller has received an event: reads on replicas must see it."""
         if self.gate is not None:
             self.gate.note(thread_id, sequence)
 

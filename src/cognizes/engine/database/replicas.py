@@ -1,6 +1,6 @@
 """Reads on replicas: `COGNIZES_READ_URL` names standbys that answer timelines, pulls, history, debug and recall.
 
-A caller that was told sequence N of a thread never reads less. `SequenceGate` notes the sequences that this process
+A caller that has received event N of a thread never reads less. `SequenceGate` notes the sequences that this process
 stored, received by notification or delivered; a request may add one with the header `X-Seen-Sequence`. Before a read,
 the same connection of the replica says how far it is. If it is behind, gone, slow or refuses the statement, the primary
 answers. What no notification announced before, such as memories, is compared by the position in the write-ahead log.

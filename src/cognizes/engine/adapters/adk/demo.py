@@ -1,7 +1,7 @@
 """The demo agent, which needs no key and no network.
 
-It thinks aloud, calls two tools that write session, user and app state, and answers token by token. When it is told to
-delete something it asks for confirmation first. A Gemini model can drive the same agent: set `GOOGLE_API_KEY` and
+It thinks aloud, calls two tools that write session, user and app state, and answers token by token. When the user wants
+to delete something it asks for confirmation first. A Gemini model can drive the same agent: set `GOOGLE_API_KEY` and
 `COGNIZES_DEMO_MODEL`.
 """
 

@@ -306,7 +306,7 @@ async def key_history(
     """Return the newest writes within `limit` and `COGNIZES_PAGE_BYTES`; if `has_more`, continue with `before_version`,
     the `version` of the first.
 
-    An `app:` key is written in threads of many users: an end user is told where and by whom only of its own.
+    Threads of many users write an `app:` key: for an end user, thread and author of the writes of others are omitted.
     """
     await engine.sessions.store.get_thread(thread_id)
     page = await engine._debug.key_history_page(
@@ -374,7 +374,7 @@ async def read_pulse(engine: CurrentEngine, request: Request) -> Response:
             "events_per_second": meter.per_second(),
             "notify_latency_ms": asdict(meter.latency()),
             "listener": {"running": engine._listener.is_running, "reconnections": engine._listener.reconnections},
-            "gaps_healed": engine.feed.missed_notifications,
+            "missed_notifications": engine.feed.missed_notifications,
             "conflicts": engine.sessions.conflicts,
             "retries": engine.sessions.retries,
             "pool": {

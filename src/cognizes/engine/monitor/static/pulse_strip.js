@@ -114,7 +114,7 @@ export class PulseStrip {
         tile("NOTIFY → server", `${ms(server.p50)}`, `p99 ${ms(server.p99)}`),
         tile("NOTIFY → browser", latency ? ms(latency.p50) : "–", latency ? `p99 ${ms(latency.p99)}` : "no event since this page was opened"),
         tile("Listener", figures.listener.running ? "connected" : "disconnected", `${figures.listener.reconnections} reconnections`, figures.listener.running ? "good" : "bad"),
-        tile("Missed notifications", number(figures.gaps_healed), "their events were read later"),
+        tile("Missed notifications", number(figures.missed_notifications), "their events were read later"),
         tile("Write conflicts", number(figures.conflicts), `${number(figures.retries)} retried`),
         tile("Pool", `${figures.pool.in_use} / ${figures.pool.max}`, `${figures.pool.size} open`),
         tile("Clients", number(figures.clients.streams + figures.clients.websockets), `${figures.clients.streams} SSE, ${figures.clients.websockets} WebSocket`),
