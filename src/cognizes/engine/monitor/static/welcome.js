@@ -2,7 +2,7 @@
 
 import { h, icon, s } from "./dom.js";
 
-const CONNECT = `pip install cognizes-engine
+const CONNECT = `pip install 'cognizes-engine[adk]'    # or [langgraph], [pydantic-ai], [openai-agents]
 # my_package/agent.py defines root_agent
 cognizes serve --agent my_package.agent:root_agent`;
 
