@@ -230,4 +230,4 @@ async def test_a_thread_names_one_of_two_runs_with_the_same_id(client: httpx.Asy
     assert cancelled.json()["status"] == "cancelled"
     # The path below a session is an alias.
     statuses = [(await client.get(f"/api/sessions/{thread}/runs/same")).json()["status"] for thread in threads]
-    assert statuses == ["pending", "cancelled"]
+    assert statuses == ["running", "cancelled"]
