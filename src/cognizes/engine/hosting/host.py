@@ -36,7 +36,7 @@ from cognizes.engine.hosting.agent import (
     protocol_capabilities,
 )
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
-from cognizes.engine.hosting.inputs import check_attachments
+from cognizes.engine.hosting.inputs import PromptAttachments, check_attachments
 from cognizes.engine.hosting.recovery import RunRecovery
 from cognizes.engine.models import Event, JsonObject, Run, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
@@ -140,6 +140,7 @@ class AgentHost:
     ) -> HostedRun:
         """Begin a run in the database and execute it; no other run of this process executes on its thread."""
         known: UUID | None = None
+        attachments: PromptAttachments | None = None
         while True:
             try:
                 turn = await agent.read_turn(run_input, key[1], is_end_user=is_end_user, thread_id=known)
@@ -150,7 +151,8 @@ class AgentHost:
                     raise executes_on_thread(elsewhere) from error
                 raise
             if any(isinstance(message.content, list) for message in turn.new_messages):
-                await check_attachments(self._engine, Session(key[2], key[0], key[1]), turn.new_messages)
+                attachments = attachments or PromptAttachments(self._engine, Session(key[2], key[0], key[1]), room=0)
+                await check_attachments(attachments, turn.new_messages)
             begun = await begin_hosted(
                 self._engine,
                 key,

@@ -160,9 +160,8 @@ class PromptAttachments:
         return found, self._data[attachment_id]
 
 
-async def check_attachments(engine: Engine, session: Session, messages: Sequence[Message]) -> None:
+async def check_attachments(attachments: PromptAttachments, messages: Sequence[Message]) -> None:
     """Raise `InvalidInputError` when a message refers to an attachment that the session does not have."""
-    attachments = PromptAttachments(engine, session, room=0)
     for message in messages:
         for part, attachment_id in _references(message):
             if await attachments.find(attachment_id) is None:
