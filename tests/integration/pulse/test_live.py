@@ -93,7 +93,7 @@ async def test_a_reader_that_fell_far_behind_reads_the_rest_from_the_log(engine:
     assert (await anext(events)).sequence_num == 1
     copies = [await engine.sessions.get("app", "user", session.id) for _ in range(20)]
     await asyncio.gather(*(write(engine, copy, 60) for copy in copies if copy))
-    assert engine.feed.cached_events <= 256
+    assert engine.feed.cached_events <= 512
     assert await collect(events, 1200) == list(range(2, 1202))
 
 

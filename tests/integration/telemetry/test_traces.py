@@ -67,7 +67,11 @@ async def test_a_trace_goes_from_the_request_over_a_wait_to_another_worker(engin
     assert served.span("GET /api/sessions/{thread_id}")["attributes"]["http.response.status_code"] == 404
     # FastAPI has spans of its own, which are off.
     of_requests = [span["name"] for span in served.answer["spans"] if span["kind"] == "SpanKind.SERVER"]
-    assert sorted(of_requests) == ["GET /api/sessions/{thread_id}", "POST /api/sessions/{thread_id}/runs"]
+    assert sorted(of_requests) == [
+        "GET /api/sessions/{thread_id}",
+        "POST /api/sessions",
+        "POST /api/sessions/{thread_id}/runs",
+    ]
     thread_id = served.answer["thread_id"]
     stored = (await engine.runs.get(thread_id, "r1")).traceparent
     assert stored is not None
