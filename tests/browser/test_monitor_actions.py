@@ -79,7 +79,7 @@ class TestRunsPage:
         page.goto(site.url)
         page.get_by_role("link", name="Runs").click()
         page.locator("#runs-app").select_option(app)
-        rows = page.locator(".runs-table tbody tr")
+        rows = page.locator(".runs-page > .runs-table tbody tr")
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text(["ValueError: no paper"])
         running = site.run(site.thread(app=app))

@@ -167,9 +167,9 @@ class TestLists:
         site.engine(enqueue)
         page.goto(f"{site.url}/#/runs")
         page.locator("#runs-app").select_option(app)
-        expect(page.locator(".runs-table tbody tr")).to_have_count(3)
+        expect(page.locator(".runs-page > .runs-table tbody tr")).to_have_count(3)
         page.locator("#runs-handler").fill("pack")
-        expect(page.locator(".runs-table tbody tr")).to_have_count(2)
+        expect(page.locator(".runs-page > .runs-table tbody tr")).to_have_count(2)
 
     def test_older_runs_and_the_focus_stay_while_runs_change(self, page: Page, site: Site) -> None:
         app = f"app-{uuid4().hex[:6]}"
@@ -183,7 +183,7 @@ class TestLists:
         thread = site.engine(enqueue)
         page.goto(f"{site.url}/#/runs")
         page.locator("#runs-app").select_option(app)
-        rows = page.locator(".runs-table tbody tr")
+        rows = page.locator(".runs-page > .runs-table tbody tr")
         expect(rows).to_have_count(100)
         page.get_by_role("button", name="Older runs").click()
         expect(rows).to_have_count(110)
