@@ -12,11 +12,11 @@ import httpx
 from tests.served import serve
 
 AGENT = {"COGNIZES_AGENTS": "examples.quickstart.agent:app", "COGNIZES_RUN_LEASE_SECONDS": "2"}
-PATIENCE = 120
+DEADLINE_SECONDS = 120
 
 
 def _until(read: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not (found := read()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -39,7 +39,8 @@ def test_a_run_continues_after_its_server_was_killed(database_url: str) -> None:
     try:
         with httpx.Client(base_url=second.url, timeout=60) as http:
             ended = _until(lambda: [run for run in http.get("/api/runs").json()["runs"] if run["completed_at"]])
-            assert [(run["id"], run["status"], run["attempt"]) for run in ended] == [("run-1", "completed", 2)]
+            assert [(run["id"], run["status"]) for run in ended] == [("run-1", "completed")]
+            assert ended[0]["attempt"] >= 2  # a slow machine may lose the short lease again
             messages = http.get(f"/api/sessions/{ended[0]['thread_id']}/messages").json()["messages"]
             said = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
             assert said == ["Done. I packed: two lamps. Anything else?"]
