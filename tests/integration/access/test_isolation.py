@@ -339,6 +339,24 @@ async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Ten
     assert await tenants.rows(alpha) == before
 
 
+async def test_a_name_in_the_query_does_not_stand_for_one_in_the_body(tenants: Tenants) -> None:
+    """The search reads its names in the body; without a user it searches the whole app."""
+    alpha, guarded = tenants.alpha, tenants.guarded
+    place, wanted = "/memory/messages/search", {"app_name": "alpha", "query": alpha.secret}
+    async with guarded.client(await guarded.key("alpha", user_id="eve")) as eve:
+        for body in (wanted, {**wanted, "user_id": None}):
+            answer = await eve.post(place, params={"app_name": "alpha", "user_id": "eve"}, json=body)
+            assert answer.status_code == 403, answer.text
+        assert (await eve.post(place, json={**wanted, "user_id": "eve"})).json() == {"hits": []}
+    async with guarded.client(await guarded.key("beta")) as beta:
+        answer = await beta.post("/api/schedules/unknown/pause", json={"app_name": "beta"})
+        assert answer.status_code == 403, "the route reads the app in the query"
+    everything = (Permission.READ, Permission.WRITE, Permission.ADMIN)
+    async with guarded.client(await guarded.key("alpha", user_id="eve", permissions=everything)) as admin_of_one_user:
+        answer = await admin_of_one_user.get("/api/webhooks", params={"app_name": "alpha", "user_id": "eve"})
+        assert answer.status_code == 403, "webhooks are called for the runs of all users"
+
+
 @pytest.mark.parametrize("path", ["/ws/events/{thread_id}", "/ws/signals?contexts={thread_id}"])
 async def test_websockets_tell_nothing_of_another_tenant(tenants: Tenants, path: str) -> None:
     alpha, beta, guarded = tenants.alpha, tenants.beta, tenants.guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import iter_route_contexts
 
 from cognizes.engine.access import Permission
@@ -67,3 +68,25 @@ def test_a_post_that_only_reads_may_be_cancelled() -> None:
     assert only_reads({"method": "POST", "endpoint": search})
     assert not only_reads({"method": "POST", "endpoint": connect})
     assert only_reads({"method": "GET", "endpoint": connect})
+
+
+def test_the_names_of_the_app_and_the_user_are_checked_in_the_part_that_the_route_reads() -> None:
+    """A route without a user concerns all users of the app: it refuses callers that are bound to one."""
+    checked = 0
+    for context in iter_route_contexts(app.routes):
+        needed = declared_access(context.endpoint)
+        if needed is None or needed.reach is not Reach.APP:
+            continue
+        bodies = context.dependant.body_params
+        assert needed.takes_body == bool(bodies), f"{context.path}: call the parameter of the body `body`"
+        fields = {name for body in bodies for name in body.field_info.annotation.model_fields}
+        names = fields if bodies else _query_names(context.dependant)
+        assert "app_name" in names, context.path
+        assert "user_id" in names or needed.is_for_agents, context.path
+        checked += 1
+    assert checked > 40
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    nested = [_query_names(dependency) for dependency in dependant.dependencies]
+    return {parameter.alias for parameter in dependant.query_params}.union(*nested)

@@ -11,9 +11,10 @@ what agents wrote. The caller decides the role, which is stored with the event, 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -107,6 +108,8 @@ class Access:
     """The body holds events or state and may be as large as these may be."""
     takes_upload: bool = False
     """The body is a file, which is stored as it arrives and may be as large as an artifact."""
+    takes_body: bool = False
+    """The endpoint has the parameter `body` and reads the app and the user there, not in the query."""
 
 
 UNDECLARED = Access(Reach.EVERYTHING, Permission.ADMIN, is_audited=True)
@@ -127,7 +130,8 @@ def access(
     declared = Access(reach, permission, is_audited, is_for_agents, only_reads, has_large_body, takes_upload)
 
     def declare(endpoint: Endpoint) -> Endpoint:
-        setattr(endpoint, _DECLARED, declared)
+        takes_body = "body" in inspect.signature(endpoint).parameters
+        setattr(endpoint, _DECLARED, replace(declared, takes_body=takes_body))
         return endpoint
 
     return declare
@@ -406,10 +410,14 @@ async def _check_names(connection: HTTPConnection, needed: Access, principal: Pr
     users = [value for source in sources if isinstance(value := source.get("user_id"), str)]
     for app in apps:
         _check_app(principal, app)
-    if needed.reach is Reach.APP and not apps and principal.app_names is not None:
+    # A name in the query does not replace one that the endpoint reads in the body, nor the other way round.
+    named = body if needed.takes_body else query
+    must_be_named = needed.reach is Reach.APP
+    if must_be_named and principal.app_names is not None and not isinstance(named.get("app_name"), str):
         raise PermissionDeniedError("name the app: app_name is missing")
     if principal.user_id is not None and (
-        any(user != principal.user_id for user in users) or (needed.reach is Reach.APP and not users)
+        any(user != principal.user_id for user in users)
+        or (must_be_named and not isinstance(named.get("user_id"), str))
     ):
         raise PermissionDeniedError(f"user_id must be {principal.user_id!r} for this caller")
     if needed.reach in (Reach.APP, Reach.THREAD):

@@ -288,7 +288,7 @@ class DeadLetterPage(BaseModel):
 
 
 @webhooks.post("", status_code=201, response_model=CreatedWebhook, summary="Create a webhook")
-@access(Reach.APP, Permission.ADMIN, is_audited=True)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True, is_audited=True)
 async def create_webhook(body: NewWebhook, engine: CurrentEngine) -> Response:
     """Calls are signed as Standard Webhooks describes, with the `secret` of the answer."""
     webhook, secret = await engine.webhooks.create(body.app_name, body.url, events=body.events)
@@ -296,13 +296,13 @@ async def create_webhook(body: NewWebhook, engine: CurrentEngine) -> Response:
 
 
 @webhooks.get("", response_model=WebhookList, summary="List webhooks")
-@access(Reach.APP, Permission.ADMIN)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True)
 async def list_webhooks(engine: CurrentEngine, app_name: AppName = None) -> Response:
     return DocumentResponse({"webhooks": [item.to_json() for item in await engine.webhooks.list(app_name=app_name)]})
 
 
 @webhooks.get("/dead-letters", response_model=DeadLetterPage, summary="List calls that were given up, newest first")
-@access(Reach.APP, Permission.ADMIN)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True)
 async def list_dead_letters(
     engine: CurrentEngine, app_name: AppName = None, limit: Limit = 100, cursor: str | None = None
 ) -> Response:
@@ -313,7 +313,7 @@ async def list_dead_letters(
 @webhooks.post(
     "/dead-letters/{delivery_id}/redeliver", status_code=204, responses=NOT_FOUND, summary="Redeliver a call"
 )
-@access(Reach.APP, Permission.ADMIN, is_audited=True)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True, is_audited=True)
 async def redeliver(delivery_id: str, engine: CurrentEngine, app_name: AppName = None) -> Response:
     """It is sent again now, with all its attempts."""
     await engine.webhooks.redeliver(delivery_id, app_name=app_name)
@@ -321,14 +321,14 @@ async def redeliver(delivery_id: str, engine: CurrentEngine, app_name: AppName =
 
 
 @webhooks.post("/{webhook_id}/rotate", response_model=NewSecret, responses=NOT_FOUND, summary="Replace the secret")
-@access(Reach.APP, Permission.ADMIN, is_audited=True)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True, is_audited=True)
 async def rotate_secret(webhook_id: str, engine: CurrentEngine, app_name: AppName = None) -> Response:
     """Later calls are signed with the new secret alone."""
     return DocumentResponse({"secret": await engine.webhooks.rotate(webhook_id, app_name=app_name)})
 
 
 @webhooks.delete("/{webhook_id}", status_code=204, responses=NOT_FOUND, summary="Delete a webhook")
-@access(Reach.APP, Permission.ADMIN, is_audited=True)
+@access(Reach.APP, Permission.ADMIN, is_for_agents=True, is_audited=True)
 async def delete_webhook(webhook_id: str, engine: CurrentEngine, app_name: AppName = None) -> Response:
     """Its secret and its deliveries are deleted, too."""
     await engine.webhooks.delete(webhook_id, app_name=app_name)
