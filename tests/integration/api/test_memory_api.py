@@ -48,6 +48,22 @@ async def test_episodes(client: httpx.AsyncClient) -> None:
     assert (await client.delete("/api/memory/episodic/entry", params={**ADA, "id": "e/1"})).status_code == 404
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"])
+async def test_an_end_of_the_calendar_is_no_time_of_a_memory(client: httpx.AsyncClient, moment: str) -> None:
+    """Programs send these times for "none". A memory with such a time has no age: recall could not rank it."""
+    note = {"source_id": "n", "text": "green tea", "created_at": moment}
+    for place, body in (
+        ("/memory", {"memories": [note]}),
+        ("/memory/episodic", {"summary": "s", "created_at": moment}),
+    ):
+        answer = await client.post(place, json={**ADA, **body})
+        assert (answer.status_code, answer.json()["status"]) == (422, 422), answer.text
+        assert "created_at" in answer.json()["detail"]
+    stored = {"memories": [{**note, "created_at": "0001-01-02T00:00:00Z", "expires_at": "9999-12-31T23:59:59.999999Z"}]}
+    assert (await client.post("/memory", json={**ADA, **stored})).status_code == 201
+    assert await recalled(client, "green tea", half_life_days=30) == ["green tea"]
+
+
 async def test_working_memory(client: httpx.AsyncClient) -> None:
     saved = await client.put("/api/memory/working", json={**ADA, "session_id": "s", "variables": {"a": 1}})
     assert saved.status_code == 200

@@ -15,7 +15,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, dump_sources
+from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, check_moment, dump_sources
 from cognizes.engine.memory.words import index_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.events import check_object, check_text
@@ -97,8 +97,8 @@ class EpisodicMemoryStore:
 
         Recall searches `text`, by default the summary. `sources` are the events that the episode came from.
         """
-        if entry.created_at is not None and entry.created_at.tzinfo is None:
-            raise InvalidInputError("created_at needs a time zone; use an aware datetime")
+        if entry.created_at is not None:
+            check_moment("created_at", entry.created_at)
         new = replace(entry, id=entry.id or str(new_id()), created_at=entry.created_at or datetime.now(UTC))
         readable = text if text is not None else new.summary
         (words,) = await index_words([readable])

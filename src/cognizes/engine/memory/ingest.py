@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_json, dump_jsonb, escape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.filters import MetadataValue, check_metadata, check_tags
-from cognizes.engine.memory.records import EventSource, MemoryScope, source_names
+from cognizes.engine.memory.records import EventSource, MemoryScope, check_moment, source_names
 from cognizes.engine.memory.words import index_words
 from cognizes.engine.pulse.events import check_text
 
@@ -90,9 +90,10 @@ def _details(item: Remembered) -> str | None:
     """Return the attributes of the SQL type `memory_details`; None if the item has none of them."""
     if item.importance is not None and not 0 <= item.importance <= 1:
         raise InvalidInputError(f"invalid importance {item.importance}; it must be between 0 and 1")
-    for name, moment in (("expires_at", item.expires_at), ("created_at", item.created_at)):
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidInputError(f"{name} needs a time zone; use an aware datetime")
+    if item.created_at is not None:
+        check_moment("created_at", item.created_at)
+    if item.expires_at is not None and item.expires_at.tzinfo is None:
+        raise InvalidInputError("expires_at needs a time zone; use an aware datetime")
     found = {
         "tags": check_tags(item.tags) or None,
         "metadata": check_metadata(item.metadata) or None,

@@ -13,7 +13,7 @@ from cognizes.engine.database import Database
 from cognizes.engine.database.documents import check_depth, dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, dump_sources
+from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, check_moment, dump_sources
 from cognizes.engine.memory.words import index_words
 from cognizes.engine.models import JsonObject
 from cognizes.engine.pulse.events import check_text
@@ -104,8 +104,8 @@ class LongTermMemoryStore:
         it becomes a part of the history, or extends the validity of the current value if that is equal. `sources` are
         the events that the value came from; an equal value adds its own.
         """
-        if at is not None and at.tzinfo is None:
-            raise InvalidInputError("at needs a time zone; use an aware datetime")
+        if at is not None:
+            check_moment("at", at)
         _check(namespace, key)
         document = dump_jsonb(value)
         check_depth(document, value, self._max_depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import asyncpg
@@ -15,6 +15,7 @@ from cognizes.engine.models import JsonObject, Session
 from cognizes.engine.pulse.events import check_name, check_text
 
 T = TypeVar("T")
+_FIRST_DAY, _LAST_DAY = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,19 @@ class MemoryPage(Generic[T]):
         """Make a page of the rows of a query whose limit was `limit + 1`."""
         has_more = bool(rows) and rows[0]["found"] > len(rows[:limit])
         return cls([read(row) for row in rows[:limit]], has_more)
+
+
+def check_moment(what: str, moment: datetime) -> datetime:
+    """Return a time that can be stored: with a time zone, and not at an end of the calendar.
+
+    Programs use the first and the last time of the calendar for "none". asyncpg stores them as infinity, which has no
+    age.
+    """
+    if moment.tzinfo is None:
+        raise InvalidInputError(f"{what} needs a time zone; use an aware datetime")
+    if not _FIRST_DAY <= moment < _LAST_DAY:
+        raise InvalidInputError(f"{what} is {moment.isoformat()}, an end of the calendar; omit it if it is not known")
+    return moment
 
 
 VISIBILITIES = ("user", "agent", "app")
