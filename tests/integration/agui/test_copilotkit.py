@@ -43,6 +43,12 @@ async def test_run_connect_stop(http: httpx.AsyncClient, engine: Engine) -> None
     assert (await running)[-1]["outcome"] == {"type": "cancelled"}
 
 
+async def test_a_thread_id_that_cannot_be_stored_is_refused_before_the_stream(http: httpx.AsyncClient) -> None:
+    for path in ("/copilotkit/agent/demo/connect", "/agui/demo/connect"):
+        answer = await http.post(path, json={"threadId": "a\0b"})
+        assert (answer.status_code, answer.json()["status"]) == (422, 422), answer.text
+
+
 async def test_threads(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "demo")
     await client.run("hello")

@@ -23,6 +23,7 @@ from cognizes.engine.database.documents import dump_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import NotFoundError, PermissionDeniedError
 from cognizes.engine.models import MAX_TEXT_LENGTH, JsonObject, Session
+from cognizes.engine.pulse.events import check_text
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.version import __version__
 
@@ -88,6 +89,7 @@ async def connect_agent(
 ) -> Response:
     """Stream a snapshot of the thread, then the rest of its active run. Clients may call it again at any time."""
     host.check_agent(agent)
+    check_text("threadId", body.thread_id)
     frames = host.connect(agent, user, body.thread_id, run_id=body.run_id or f"connect-{body.thread_id}")
     return streams.open(frames, protocol_version=body.protocol_version)
 
