@@ -120,6 +120,8 @@ async def test_aborting_keeps_the_text(client: httpx.AsyncClient, context: str) 
     assert (message["status"], message["content"][0]["text"]) == ("interrupted", "Hel")
     timeline = (await client.get(f"{context.replace('contexts', 'conversations')}/messages")).json()["timeline"]
     assert (timeline[-1]["content"], timeline[-1]["interrupted"]) == ("Hel", True)
+    refused = await post(client, f"{context}/messages/m/complete", 409)
+    assert "aborted or cancelled" in refused["detail"]
 
 
 async def test_approvals(client: httpx.AsyncClient, context: str) -> None:

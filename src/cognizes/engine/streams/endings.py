@@ -201,7 +201,10 @@ class StreamEndings:
             live.is_closing = live.has_ended = True
         self._changed(row.key.thread_id)
         if ending.status is StreamStatus.COMPLETED and answer.status is StreamStatus.INTERRUPTED:
-            raise ConflictError(f"the message {name} was stored as interrupted: the lease of its producer expired")
+            raise ConflictError(
+                f"the message {name} was stored as interrupted: it was aborted or cancelled, or the lease of its "
+                "producer expired"
+            )
         return answer.final_sequence
 
     async def _fit(self, row: StreamRow, ending: Ending) -> Ending:
