@@ -242,6 +242,8 @@ async def test_an_end_user_takes_no_id_of_a_streamed_message(guarded: Guarded) -
         for event in ({"id": message}, {"id": ""}):
             content = {"text": "mine", "message_id": message}
             assert (await post_event(bob, thread, **event, content=content)).status_code == 403
+        said = {"role": "user", "content": "mine", "message_id": message}
+        assert (await bob.post(f"/contexts/{thread}/messages", json=said)).status_code == 403
         assert (await agent.post(f"{path}/complete", json={})).status_code == 200
         (stored,) = (await bob.get(f"/api/sessions/{thread}/messages")).json()["messages"]
         assert (stored["role"], stored["content"]) == ("assistant", "the answer")
@@ -260,6 +262,8 @@ async def test_an_end_users_event_names_only_a_run_of_its_thread(guarded: Guarde
             refused = await post_event(bob, thread, run_id=run, content={"text": "mine"})
             assert refused.status_code == 403, refused.text
             assert run in refused.json()["detail"]
+            said = {"role": "user", "content": "mine", "run_id": run}
+            assert (await bob.post(f"/contexts/{thread}/messages", json=said)).status_code == 403
         stored = await post_event(bob, thread, run_id="own", content={"text": "mine"})
         assert stored.status_code == 201, stored.text
         events = (await bob.get(f"/api/sessions/{thread}/events")).json()["events"]

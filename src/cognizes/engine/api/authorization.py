@@ -480,6 +480,18 @@ def store_as_user(event: Event) -> None:
         event.id = message_id
 
 
+async def check_user_references(engine: Engine, thread_id: UUID, event: Event) -> None:
+    """Raise `PermissionDeniedError` for an end user's event that names a streamed message or a foreign run."""
+    # A message that is being streamed will be stored under its id; the user's event would take its place.
+    if event.id and await engine._database.fetch_row("find_stream", thread_id, event.id):
+        raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
+    # Readers of a run receive the events that name it, also of a run of another thread or one not started yet.
+    if event.run_id and await engine._database.fetch_row("read_run", thread_id, event.run_id) is None:
+        raise PermissionDeniedError(
+            f"a user's event may not name a run that its thread does not have: {event.run_id[:200]!r}; omit run_id"
+        )
+
+
 def check_event(principal: Principal, body: dict[str, Any]) -> None:
     """Raise `PermissionDeniedError` for a body that would store an event the caller may not write."""
     if principal.may(Permission.ADMIN):

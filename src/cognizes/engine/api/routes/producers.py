@@ -12,7 +12,15 @@ from starlette.responses import Response
 
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import Served
-from cognizes.engine.api.authorization import ContextId, CurrentEngine, Reach, access
+from cognizes.engine.api.authorization import (
+    Caller,
+    ContextId,
+    CurrentEngine,
+    Reach,
+    access,
+    check_user_references,
+    is_end_user,
+)
 from cognizes.engine.api.responses import CONFLICT, DocumentResponse
 from cognizes.engine.api.routes.contexts import ContextView, context_view
 from cognizes.engine.api.views import Body, Content, format_time
@@ -110,7 +118,7 @@ async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
 
 @router.post("/{context_id}/messages", status_code=201, summary="Add a whole message")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
-async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine) -> Response:
+async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine, caller: Caller) -> Response:
     """Add a message. A resend with the same `message_id` and content is stored once; other content is a conflict."""
     if isinstance(body.content, list) and not any(isinstance(part.get("text"), str) for part in body.content):
         raise InvalidInputError("content has no part with a text; add one, because models and searches read it")
@@ -129,6 +137,8 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
         content=content,
         run_id=body.run_id,
     )
+    if is_end_user(caller):
+        await check_user_references(engine, context_id, event)
     await engine.sessions.append_to_thread(context_id, event)
     return DocumentResponse({"message_id": message_id, "sequence_num": event.sequence_num}, status_code=201)
 

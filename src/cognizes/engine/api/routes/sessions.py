@@ -18,6 +18,7 @@ from cognizes.engine.api.authorization import (
     Sequence,
     ThreadId,
     access,
+    check_user_references,
     default_author,
     is_end_user,
     store_as_user,
@@ -39,7 +40,7 @@ from cognizes.engine.api.views import (
     message_view,
     session_view,
 )
-from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, JsonObject
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"])
@@ -129,14 +130,7 @@ async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngin
     )
     if caller.user_id is not None and is_end_user(caller):
         store_as_user(event)
-        # A message that is being streamed will be stored under its id; the user's event would take its place.
-        if event.id and await engine._database.fetch_row("find_stream", thread_id, event.id):
-            raise PermissionDeniedError(f"a user's event may not have the id of a streamed message: {event.id[:200]!r}")
-        # Readers of a run receive the events that name it, also of a run of another thread or one not started yet.
-        if event.run_id and await engine._database.fetch_row("read_run", thread_id, event.run_id) is None:
-            raise PermissionDeniedError(
-                f"a user's event may not name a run that its thread does not have: {event.run_id[:200]!r}; omit run_id"
-            )
+        await check_user_references(engine, thread_id, event)
     is_new = await engine.sessions.append_to_thread(thread_id, event, expected_version=body.expected_version)
     return DocumentResponse(_appended(event), status_code=201 if is_new else 200)
 
