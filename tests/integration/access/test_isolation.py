@@ -6,6 +6,8 @@ The routes are read from the application: a new one is driven too, and `test_eve
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import random
 import re
@@ -56,14 +58,14 @@ class Tenant:
     """An app with something of everything, each with a word in it that no other tenant may read."""
 
     app: str
-    user: str = field(init=False)
+    user: str = ""
     secret: str = field(init=False)
     key: str = ""
     admin_key: str = ""
     names: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.user = f"user-of-{self.app}"
+        self.user = self.user or f"user-of-{self.app}"
         self.secret = f"secret-of-{self.app}"
 
     @property
@@ -133,6 +135,11 @@ class Tenants:
             rows = await pool.fetch(f"SELECT to_jsonb(t)::text AS row FROM {name} t WHERE app_name = $1", tenant.app)
             found[name] = sorted(_without_clock(row["row"]) for row in rows)
         return found
+
+    async def rows_with(self, word: str) -> list[str]:
+        """The stored rows of both tenants that contain a word."""
+        found = [await self.rows(tenant) for tenant in (self.alpha, self.beta)]
+        return [row for tables in found for rows in tables.values() for row in rows if word in row]
 
 
 def _without_clock(row: str) -> str:
@@ -337,6 +344,51 @@ async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Ten
             assert answer.status_code in (403, 404, 422), f"{name}: {answer.status_code} {answer.text}"
             listener.hear(answer, request, name)
     assert await tenants.rows(alpha) == before
+
+
+async def test_no_mixture_of_names_shows_a_user_anything_of_another_one(tenants: Tenants) -> None:
+    """Path, query and body name one of two users of an app; the body also without the names that may be omitted."""
+    alpha, guarded, private = tenants.alpha, tenants.guarded, "rosebud"
+    eve = Tenant("alpha", user="eve")
+    async with guarded.client(alpha.key) as owner:
+        thread = alpha.names["thread_id"]
+        delta = {"own": private, "user:own": private}
+        said = {"author": "user", "event_type": "user_message", "content": {"text": private}}
+        changed = {**said, "actions": {"state_delta": delta}}
+        noted = {"app_name": "alpha", "user_id": alpha.user, "memories": [{"source_id": "n", "text": private}]}
+        await _sent(owner, "POST", f"/api/sessions/{thread}/events", changed)
+        await _sent(owner, "PATCH", f"/api/sessions/{thread}", {"title": private})
+        await _sent(owner, "POST", "/memory", noted)
+        search = {"app_name": "alpha", "query": private}
+        async with asyncio.timeout(60):
+            while not (await _sent(owner, "POST", "/memory/messages/search", search))["hits"]:
+                await asyncio.sleep(0.1)
+    before = await tenants.rows_with(private)
+    async with guarded.client(await guarded.key("alpha", user_id=eve.user)) as stranger:
+        own = {"app_name": "alpha", "user_id": eve.user, "session_id": "session-of-eve"}
+        thread = (await _sent(stranger, "POST", "/api/sessions", own))["thread_id"]
+        eve.names = {**alpha.names, "session_id": "session-of-eve"}
+        eve.names |= dict.fromkeys(("thread_id", "context_id", "conversation_id"), thread)
+        for (name, (method, path, operation)), whole in itertools.product(zip(IDS, ROUTES, strict=True), (True, False)):
+            rule = needed(method, path)
+            if _is_stream(operation) or rule.reach in (Reach.PUBLIC, Reach.AGENT) or "DELETE /api/sessions" in name:
+                continue  # an agent would have to run, and the session of eve stays
+            for mixed in itertools.product((alpha, eve), repeat=3):
+                parts = dict(zip(("path_of", "query_of", "body_of"), mixed, strict=True))
+                request = request_for(method, path, operation, **parts)
+                request["params"] |= {"q": private} if "q" in request["params"] else {}
+                body = request.get("json")
+                if isinstance(body, dict):
+                    body |= {"query": private} if "query" in body else {}
+                if not whole:
+                    # The names stand in the query, whether the route reads them there or not.
+                    request["params"] |= {"app_name": "alpha", "user_id": parts["query_of"].user}
+                    for optional in ("user_id", "session_id") if isinstance(body, dict) else ():
+                        body.pop(optional, None)
+                answer = await stranger.request(**request)
+                assert answer.status_code < 500, f"{name}: {answer.text}"
+                assert answer.status_code >= 400 or private not in answer.text, f"{name} {request}: {answer.text}"
+    assert await tenants.rows_with(private) == before
 
 
 async def test_a_name_in_the_query_does_not_stand_for_one_in_the_body(tenants: Tenants) -> None:
