@@ -61,7 +61,12 @@ class Connection:
     def get_extra_info(self, name: str) -> None:
         return None
 
+    def is_closing(self) -> bool:
+        return self.is_gone
+
     def set_write_buffer_limits(self, high: int) -> None:
+        if self.is_gone:
+            raise RuntimeError("unable to perform operation; the handler is closed")  # as uvloop does
         self.room = high
 
     def abort(self) -> None:
@@ -204,6 +209,12 @@ async def test_a_reader_that_leaves_ends_the_source() -> None:
     running.connection.leave()
     assert await running.end() == ["a"]
     assert closed.is_set()
+
+
+async def test_a_reader_that_leaves_before_the_stream_begins_is_no_error() -> None:
+    running = Running(forever)
+    running.connection.leave()
+    assert await running.end() == []
 
 
 async def test_the_end_of_the_timer_ends_every_response() -> None:

@@ -162,7 +162,8 @@ class EventStream(Response):
         self._send, self._request = send, asyncio.current_task()
         if connection is not None:
             self._transport = connection.transport
-        if self._transport is not None:
+        # A client may leave before its stream begins; uvloop refuses to change a closed connection.
+        if self._transport is not None and not self._transport.is_closing():
             # A client that stopped reading fills this buffer; the default is 64 KiB for each of thousands.
             self._transport.set_write_buffer_limits(high=FRAMES_BYTES)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
