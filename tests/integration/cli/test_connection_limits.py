@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 import httpx
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from tests.integration.cli.running_command import Cognizes, Serving
@@ -226,6 +227,19 @@ async def test_x_forwarded_for_counts_only_from_trusted_proxies(
             for number in range(3)
         ]
     assert statuses == [401, 401, 401 if is_believed else 429]
+
+
+def test_the_size_of_a_message_of_a_websocket_is_bounded(cognizes: Cognizes, database_url: str) -> None:
+    with cognizes.serve(program=WITHOUT_AGENTS, DATABASE_URL=database_url, COGNIZES_MAX_BODY_BYTES="2048") as serving:
+        url = serving.url.replace("http", "ws") + "/ws/signals"
+        with connect(url) as client:
+            client.send("a" * 2048)
+            assert '"error"' in str(client.recv(30))
+            client.send("a" * 2049)
+            with pytest.raises(ConnectionClosedError) as closed:
+                client.recv(30)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
 
 
 def test_a_proxy_is_an_address_or_a_network(quick: Cognizes) -> None:

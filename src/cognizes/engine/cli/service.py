@@ -98,6 +98,7 @@ class Service:
         self._server = _HttpServer(
             app,
             proxies=self._engine.settings.trusted_proxies,
+            max_message_bytes=self._engine.settings.max_body_bytes,
             announce=self._announce,
             warm_up=app.state.agents.wait_until_warm,
         )
@@ -135,13 +136,21 @@ class _HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers, which would end the process before the engine is closed."""
 
     def __init__(
-        self, app: object, *, proxies: str, announce: Callable[[], None], warm_up: Callable[[], Awaitable[None]]
+        self,
+        app: object,
+        *,
+        proxies: str,
+        max_message_bytes: int,
+        announce: Callable[[], None],
+        warm_up: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
                 loop="uvloop",
                 http=BoundedHttpProtocol,
+                # Clients of a WebSocket send names of contexts; the default is 16 MiB.
+                ws_max_size=max_message_bytes,
                 proxy_headers=bool(proxies),
                 forwarded_allow_ips=proxies,
                 lifespan="on",
