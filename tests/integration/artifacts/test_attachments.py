@@ -89,7 +89,14 @@ async def test_upload_list_and_download_over_rest(guarded: Guarded) -> None:
             assert (await ada.get(saved["url"].replace(saved["id"], spelling))).status_code == 404
         for nothing in ("bytes=99999-", "bytes=-0"):
             assert (await ada.get(saved["url"], headers={"Range": nothing})).status_code == 416
-        assert (await ada.get(saved["url"], headers={"If-None-Match": loaded.headers["etag"]})).status_code == 304
+        for ignored in ("bytes=0-1,3-4", "items=0-1", "bytes=-", "bytes=x"):
+            whole = await ada.get(saved["url"], headers={"Range": ignored})
+            assert (whole.status_code, whole.content) == (200, PICTURE)
+        long = await ada.get(saved["url"], headers={"Range": f"BYTES=1-{'9' * 30}"})
+        assert (long.status_code, long.content) == (206, PICTURE[1:])
+        tag = loaded.headers["etag"]
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            assert (await ada.get(saved["url"], headers={"If-None-Match": known})).status_code == 304
         # Another user sees nothing, and an unknown id is the same as one of another session.
         assert (await bob.get(saved["url"])).status_code == 404
         assert (await bob.get(path)).status_code == 404

@@ -109,14 +109,15 @@ def pull_response(request: Request, content: Any, *, identity: tuple[object, ...
     if identity is not None:
         digest = hashlib.sha256(repr(identity).encode(errors="surrogatepass")).hexdigest()[:32]
         headers = {"etag": f'W/"{digest}"', "cache-control": _IMMUTABLE}
-        if _matches(request.headers.get("if-none-match", ""), digest):
+        if matches_tag(request.headers.get("if-none-match", ""), digest):
             return Response(status_code=304, headers={**headers, "vary": "Accept-Encoding"})
     if _accepts_gzip(request.headers.get("accept-encoding", "")):
         return _CompressedDocument(content, headers=headers)
     return DocumentResponse(content, headers={**headers, "vary": "Accept-Encoding"})
 
 
-def _matches(if_none_match: str, digest: str) -> bool:
+def matches_tag(if_none_match: str, digest: str) -> bool:
+    """Return whether the client of an `If-None-Match` header has a document; weak tags count."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or f'"{digest}"' in tags
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import CurrentHost, CurrentUser
 from cognizes.engine.api.authorization import CurrentEngine, Limit, Reach, ThreadId, access
-from cognizes.engine.api.responses import DocumentResponse
+from cognizes.engine.api.responses import DocumentResponse, matches_tag
 from cognizes.engine.artifacts import Attachment
 from cognizes.engine.artifacts.attachments import UNKNOWN_TYPE
 from cognizes.engine.engine import Engine
@@ -27,7 +27,7 @@ router = APIRouter(tags=["attachments"])
 
 _SHOWN_TYPES = re.compile(r"image/(png|jpeg|gif|webp|avif)|audio/[\w.+-]+|video/[\w.+-]+|application/pdf|text/plain")
 """Types that no browser executes. Any other type is sent as bytes."""
-_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
+_RANGE = re.compile(r"bytes=(\d{0,1000})-(\d{0,1000})", re.ASCII | re.IGNORECASE)
 
 FileName = Annotated[str, Query(max_length=1024, description="The name that downloads have.")]
 
@@ -108,7 +108,8 @@ async def list_attachments(
 )
 @access(Reach.THREAD)
 async def download(thread_id: ThreadId, attachment_id: str, request: Request, engine: CurrentEngine) -> Response:
-    """Return the bytes as a download that no browser renders. A `Range` header of one range is honoured."""
+    """Return the bytes as a download that no browser renders. A `Range` header of one range is honoured, any other one
+    ignored."""
     session = await engine.sessions.store.get_thread(thread_id)
     return _download(engine, await engine.attachments.get(session, attachment_id), request)
 
@@ -190,7 +191,6 @@ def _view(attachment: Attachment, base: str) -> JsonObject:
 
 
 def _download(engine: Engine, attachment: Attachment, request: Request) -> Response:
-    etag = f'"{attachment.sha256}"'
     headers = {
         "Content-Type": attachment.mime_type if _SHOWN_TYPES.fullmatch(attachment.mime_type) else UNKNOWN_TYPE,
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
@@ -198,13 +198,13 @@ def _download(engine: Engine, attachment: Attachment, request: Request) -> Respo
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Cache-Control": "private, max-age=31536000, immutable",
         "Accept-Ranges": "bytes",
-        "ETag": etag,
+        "ETag": f'"{attachment.sha256}"',
     }
-    if request.headers.get("if-none-match") == etag:
+    if matches_tag(request.headers.get("if-none-match", ""), attachment.sha256):
         return Response(status_code=304, headers=headers)
     start, end, status = 0, attachment.size, 200
-    if (asked := request.headers.get("range")) is not None:
-        found = _range_of(asked, attachment.size)
+    if (asked := _RANGE.fullmatch(request.headers.get("range", "").strip())) is not None and any(asked.groups()):
+        found = _range_of(*asked.groups(), size=attachment.size)
         if found is None:
             return Response(status_code=416, headers={"Content-Range": f"bytes */{attachment.size}"})
         (start, end), status = found, 206
@@ -219,12 +219,8 @@ async def _chunks(engine: Engine, attachment: Attachment, start: int, end: int) 
             yield chunk
 
 
-def _range_of(header: str, size: int) -> tuple[int, int] | None:
+def _range_of(first: str, last: str, *, size: int) -> tuple[int, int] | None:
     """Return the start and the end (without it) of a single range; None for one that cannot be satisfied."""
-    found = _RANGE.fullmatch(header.strip())
-    if found is None or found.groups() == ("", ""):
-        return None
-    first, last = found.groups()
     if not first:
         return (max(size - int(last), 0), size) if int(last) else None
     start, end = int(first), min(int(last) + 1 if last else size, size)
