@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cognizes.engine.memory.words import find_duplicates, split_words
+from cognizes.engine.memory.words import RarestWords, find_duplicates, split_words
 
 LONG = "the espresso machine in the kitchen of the second floor was repaired by the technician of the Nord company"
 
@@ -55,8 +55,20 @@ def test_a_duplicate_is_never_the_original_of_another() -> None:
     assert not set(found) & set(found.values())
 
 
-def test_the_search_misses_no_pair() -> None:
-    dice = random.Random(3)
+def test_texts_of_one_template_are_not_compared_with_each_other() -> None:
+    template = ["today", "the", "customer", "asked", "in", "our", "shop", "about", "price", "of"]
+    originals = RarestWords(0.9)
+    for number in range(1000):
+        words = [f"thing{number}", *template]
+        assert originals.find(words) == set()
+        originals.add(number, words)
+    assert originals.find(["thing7", *template]) == {7}
+    assert originals.find(["thing7", "blue", *template]) == {7}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_search_misses_no_pair(seed: int) -> None:
+    dice = random.Random(seed)
     words = [f"w{'abcdefghij'[n]}" for n in range(10)]
     texts = [" ".join(sorted(dice.sample(words, dice.randint(3, 8)))) for _ in range(60)]
     found = find_duplicates(texts, 0.6)

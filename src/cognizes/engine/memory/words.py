@@ -202,36 +202,68 @@ def find_duplicates(texts: Sequence[str], similarity: float) -> dict[int, int]:
     `similarity`, the common words have one order, and no number, identifier, negation, or name inside a sentence is
     among the words in which they differ.
 
-    The earlier text is itself no duplicate. The search is exact: two sets whose Jaccard index reaches the threshold
-    share one of their rarest words, so that only texts with such a common word, and equal numbers and negations, are
-    compared.
+    The earlier text is itself no duplicate. The search is exact: two sets of given sizes whose Jaccard index reaches
+    the threshold share one of their few rarest words, so that only texts with such a common word, and equal numbers
+    and negations, are compared. Texts that differ in one word of a template are not.
     """
     statements = [_Statement.of(text) for text in texts]
     frequency = Counter(word for statement in statements for word in statement.words)
     found: dict[int, int] = {}
     equal: dict[Hashable, int] = {}
-    by_word: dict[Hashable, list[int]] = defaultdict(list)
+    originals: dict[Hashable, RarestWords] = defaultdict(lambda: RarestWords(similarity))
     for place, one in enumerate(statements):
         # A text of signs alone has no words.
         text = (*one.sequence, one.negations) if one.sequence else " ".join(texts[place].casefold().split())
         if text in equal:
             found[place] = equal[text]
             continue
-        keys = [(word, one.negations, one.particulars) for word in _rarest(one.words, frequency, similarity)]
-        others = {other for key in keys for other in by_word[key]}
-        original = next((other for other in sorted(others) if _are_near(one, statements[other], similarity)), None)
+        words = sorted(one.words, key=lambda word: (frequency[word], word))
+        comparable = originals[one.negations, one.particulars]
+        others = sorted(comparable.find(words))
+        original = next((other for other in others if _are_near(one, statements[other], similarity)), None)
         if original is not None:
             found[place] = original
             continue
         equal[text] = place
-        for key in keys:
-            by_word[key].append(place)
+        comparable.add(place, words)
     return found
 
 
-def _rarest(words: frozenset[str], frequency: Counter[str], similarity: float) -> list[str]:
-    count = len(words) - math.ceil(similarity * len(words)) + 1
-    return sorted(words, key=lambda word: (frequency[word], word))[:count]
+class RarestWords:
+    """Finds sets of words by a common word among their rarest, for a threshold of the Jaccard index.
+
+    Two sets of m and n words that reach the threshold t have at least c = t / (1 + t) * (m + n) words in common, so one
+    of the m - c + 1 rarest words of the first is one of the n - c + 1 rarest words of the second.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self._sizes: set[int] = set()
+
+    def add(self, place: int, words: Sequence[str]) -> None:
+        """Add a set of words, rarest first."""
+        size = len(words)
+        self._sizes.add(size)
+        for rank, word in enumerate(words[: size - _at_least(self._threshold * size) + 1]):
+            self._found[word, size].append((rank, place))
+
+    def find(self, words: Sequence[str]) -> set[int]:
+        """Return the places of the sets that may reach the threshold with this one."""
+        found: set[int] = set()
+        own = len(words)
+        for size in self._sizes:
+            if min(own, size) < self._threshold * max(own, size):
+                continue
+            common = _at_least(self._threshold / (1 + self._threshold) * (own + size))
+            for word in words[: own - common + 1]:
+                found.update(place for rank, place in self._found.get((word, size), ()) if rank <= size - common)
+        return found
+
+
+def _at_least(number: float) -> int:
+    # Not one more because of the rounding of a float.
+    return math.ceil(number - 1e-9)
 
 
 def _are_near(first: _Statement, second: _Statement, similarity: float) -> bool:
