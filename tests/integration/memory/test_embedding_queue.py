@@ -96,6 +96,19 @@ async def test_an_unavailable_embedder_parks_no_memory(engine: Engine) -> None:
     assert len(await models(engine)) == 2
 
 
+async def test_a_query_is_searched_by_words_if_the_embedder_is_unavailable_or_refuses_it(engine: Engine) -> None:
+    embedder = FussyEmbedder()
+    recall = Recall(database_of(engine), embedder=embedder)
+    await remember(engine, "green tea")
+    (hit,) = await recall.recall("poison in green tea", app="shop", user="ada")
+    assert "contains green, tea" in hit.why
+    embedder.is_away = True
+    assert len(await recall.recall("tea", app="shop", user="ada")) == 1
+    # The next query does not wait for an embedder that has just failed.
+    assert len(await recall.recall("green", app="shop", user="ada")) == 1
+    assert embedder.asked == [["poison in green tea"], ["tea"]]
+
+
 async def test_what_a_dead_process_had_claimed_is_taken_by_another(engine: Engine) -> None:
     await remember(engine, "a", "b")
     assert len(await database_of(engine).fetch("claim_embeddings", 10, timedelta(hours=1), 100)) == 2

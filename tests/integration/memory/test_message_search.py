@@ -184,7 +184,7 @@ async def test_words_are_found_while_the_embedder_is_unavailable(engine: Engine)
     away = MessageIndex(database_of(engine), embedder)
     with pytest.raises(EmbedderUnavailableError):
         await away.work()
-    by_words = MessageSearch(database_of(engine), None)
+    by_words = MessageSearch(database_of(engine), embedder)
     (hit,) = await by_words.search("tea", app="shop", k=10, filters=MessageFilters())
     assert hit.message.content == "green tea"
     assert (await away.count()).without_vector == 1

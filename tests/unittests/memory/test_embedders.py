@@ -20,6 +20,7 @@ from cognizes.engine import EngineError, InvalidInputError, Settings, SetupError
 from cognizes.engine.memory.embedders import choose_embedder, mini_lm
 from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
 from cognizes.engine.memory.embedders.mini_lm import MiniLmEmbedder
+from cognizes.engine.memory.embedders.remote import GeminiEmbedder, OpenAiEmbedder
 
 DIMENSIONS = {"wordllama": 256, "minilm": 384, "openai": 256, "gemini": 256}
 LOCAL = ("wordllama", "minilm")
@@ -44,6 +45,8 @@ class _Provider(BaseHTTPRequestHandler):
             sizes = [request["outputDimensionality"] for request in requests]
             answer = {"embeddings": [{"values": _vector(t, n)} for t, n in zip(texts, sizes, strict=True)]}
         status = next((int(text) for text in texts if text.isdigit()), 200)
+        if "hang" in texts:
+            self.server.released.wait(60)  # type: ignore[attr-defined]
         if "short" in texts:
             answer = {"data": [], "embeddings": []}
         if "other" in texts:
@@ -70,9 +73,11 @@ def _vector(text: str, size: int) -> list[float]:
 def provider() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
     server.seen = []  # type: ignore[attr-defined]
+    server.released = threading.Event()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
+    server.released.set()  # type: ignore[attr-defined]
     server.shutdown()
     thread.join()
     server.server_close()
@@ -155,6 +160,15 @@ class TestRemote:
         assert chosen is not None
         with pytest.raises(EmbedderUnavailableError, match="reached"):
             await chosen.embed(["hi"])
+
+
+@pytest.mark.parametrize("embedder", [OpenAiEmbedder, GeminiEmbedder])
+async def test_a_query_does_not_wait_for_a_provider_that_hangs(
+    embedder: type[OpenAiEmbedder] | type[GeminiEmbedder], provider: ThreadingHTTPServer
+) -> None:
+    url = f"http://127.0.0.1:{provider.server_port}/v1"
+    with pytest.raises(EmbedderUnavailableError, match="timed out"):
+        await embedder(model="m", dimension=2, url=url, query_seconds=0.05).embed_query("hang")
 
 
 async def test_gemini_distinguishes_queries_from_documents(provider: ThreadingHTTPServer) -> None:

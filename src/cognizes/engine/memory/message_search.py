@@ -19,7 +19,7 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import load_jsonb, unescape_text
 from cognizes.engine.errors import InvalidInputError, NotFoundError
-from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError
+from cognizes.engine.memory.embedders.embedder import Embedder, EmbedderUnavailableError, QueryVectors
 from cognizes.engine.memory.ranking import Candidate, Pool, Weights, explain, keep_related, rank, related_cosine
 from cognizes.engine.memory.recall import check_limits, read_query, vector_literal
 from cognizes.engine.memory.vectors import (
@@ -93,6 +93,7 @@ class MessageSearch:
         self._database = database
         self._reads = reads or database
         self._embedder = embedder
+        self._query_vectors = QueryVectors(embedder)
 
     async def search(
         self, query: str, *, app: str, k: int, filters: MessageFilters, min_score: float = 0.0
@@ -105,7 +106,7 @@ class MessageSearch:
         app, user = check_name("app", app), None if filters.user is None else check_name("user", filters.user)
         thread_id = await self._find_thread(app, filters)
         terms = await read_query(query)
-        vector = await self._embedder.embed_query(query) if self._embedder is not None and query.strip() else None
+        vector = await self._query_vectors.embed(query)
         roles = None if filters.roles is None else list(filters.roles)
         where = app, user, thread_id, roles, filters.since, filters.until, max(_CANDIDATES, k)
         found: dict[Key, Candidate] = {}

@@ -17,7 +17,7 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import Fetch
 from cognizes.engine.errors import InvalidInputError, LimitExceededError
-from cognizes.engine.memory.embedders.embedder import Embedder, WeightedEmbedder
+from cognizes.engine.memory.embedders.embedder import Embedder, QueryVectors, WeightedEmbedder
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.ranking import (
     RARE,
@@ -60,6 +60,7 @@ class Recall:
     ) -> None:
         self._database = database
         self._embedder = embedder
+        self._query_vectors = QueryVectors(None if isinstance(embedder, WeightedEmbedder) else embedder)
         self._exact = exact
         self.weights = weights or default_weights(embedder)
 
@@ -87,7 +88,8 @@ class Recall:
         given = filters or Filters()
         scopes = [(one, (app, owner(user, one), given.seen_as(one, app).document)) for one in dict.fromkeys(visibility)]
         terms = await read_query(query)
-        vector = await self._embed(query)
+        # Before a connection is taken, because a remote embedder may be slow.
+        vector = await self._query_vectors.embed(query)
         hits: list[Hit] = []
         async with self._database.one_connection() as fetch:
             for name, scope in scopes:
@@ -109,7 +111,8 @@ class Recall:
     async def gather(self, query: str, *, app: str, user: str, k: int = 10) -> Pool:
         """Return the candidates of a recall of `k` hits without ranking them, for benchmarks of the ranking."""
         terms = await read_query(query)
-        vector = await self._embed(query)
+        # Before a connection is taken, because a remote embedder may be slow.
+        vector = await self._query_vectors.embed(query)
         async with self._database.one_connection() as fetch:
             search = _RecallQueries(fetch, (app, user, None), exact=self._exact)
             return await self._gather(search, query, terms, vector, k)
@@ -126,12 +129,6 @@ class Recall:
         best = keep_related(found.values(), compared=search.compared)[: max(_EXPANDED, k)]
         near, edges = await search.neighbours(found, [candidate.id for candidate in best])
         return Pool(near, edges, terms.distinct)
-
-    async def _embed(self, query: str) -> list[float] | None:
-        # Before a connection is taken, because a remote embedder may be slow.
-        if self._embedder is None or isinstance(self._embedder, WeightedEmbedder) or not query.strip():
-            return None
-        return await self._embedder.embed_query(query)
 
 
 def default_weights(embedder: Embedder | None) -> Weights:

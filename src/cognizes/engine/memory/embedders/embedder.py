@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import time
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -13,7 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 from cognizes.engine.errors import EngineError, SetupError
 from cognizes.engine.memory.words import in_slices
 
+logger = logging.getLogger(__name__)
+
 Vectors = list[list[float]]
+_AWAY_SECONDS = 10.0
+"""The time after a failure in which no query waits for the embedder."""
 
 
 class EmbedderUnavailableError(EngineError):
@@ -44,6 +50,37 @@ class WeightedEmbedder(Embedder, Protocol):
 
     async def embed_weighted(self, words: Sequence[str], weights: Sequence[float]) -> list[float]:
         """Return the vector of a query whose words have these weights."""
+
+
+class QueryVectors:
+    """Asks an embedder for the vectors of queries. A search without a vector uses only the words of its query.
+
+    While the embedder is unavailable, one query every ten seconds asks it, and the others do not wait for it.
+    """
+
+    def __init__(self, embedder: Embedder | None) -> None:
+        self._embedder = embedder
+        self._away_until: float | None = None
+
+    async def embed(self, query: str) -> list[float] | None:
+        """Return the vector of a query; None without an embedder or words, and if the embedder fails."""
+        if self._embedder is None or not query.strip():
+            return None
+        if self._away_until is not None:
+            if time.monotonic() < self._away_until:
+                return None
+            self._away_until = time.monotonic() + _AWAY_SECONDS
+        try:
+            vector = await self._embedder.embed_query(query)
+        except EmbedderUnavailableError as error:
+            self._away_until = time.monotonic() + _AWAY_SECONDS
+            logger.warning("queries are searched by words only for %.0f s: %s", _AWAY_SECONDS, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a query that the embedder refuses still has words
+            logger.warning("a query is searched by words only: %s: %s", type(error).__name__, error)
+            return None
+        self._away_until = None
+        return vector
 
 
 _DIMENSION = 256

@@ -15,6 +15,8 @@ from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError, 
 from cognizes.engine.models import JsonObject
 
 _SECONDS = 60
+_QUERY_SECONDS = 5
+"""The time limit of the vector of a query, for which a caller waits."""
 _TEXTS_AT_ONCE = 100
 _LONGEST_BYTES = 16_000
 """Of UTF-8: less than the 8 192 tokens that models of OpenAI accept, in any script."""
@@ -26,14 +28,30 @@ GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta"
 class OpenAiEmbedder:
     """Uses `POST {url}/embeddings` of the OpenAI API."""
 
-    def __init__(self, *, model: str, dimension: int, url: str = OPENAI_URL, api_key: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        model: str,
+        dimension: int,
+        url: str = OPENAI_URL,
+        api_key: str = "",
+        query_seconds: float = _QUERY_SECONDS,
+    ) -> None:
         self.name = f"{model}-{dimension}"
         self.dimension = dimension
         self._model = model
+        self._query_seconds = query_seconds
         self._url = f"{url.rstrip('/')}/embeddings"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
+        return await self._embed(texts, _SECONDS)
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await self._embed([text], self._query_seconds)
+        return vector
+
+    async def _embed(self, texts: Sequence[str], seconds: float) -> Vectors:
         vectors: Vectors = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             body = {
@@ -41,36 +59,42 @@ class OpenAiEmbedder:
                 "input": [_shorten(text) for text in texts[start : start + _TEXTS_AT_ONCE]],
                 "dimensions": self.dimension,
             }
-            vectors += await asyncio.to_thread(self._request, body)
+            vectors += await asyncio.to_thread(self._request, body, seconds)
         return _check_count(vectors, len(texts))
 
-    async def embed_query(self, text: str) -> list[float]:
-        (vector,) = await self.embed([text])
-        return vector
-
-    def _request(self, body: JsonObject) -> Vectors:
-        found = sorted(_field(_post(self._url, self._headers, body), "data"), key=lambda item: item["index"])
+    def _request(self, body: JsonObject, seconds: float) -> Vectors:
+        answer = _post(self._url, self._headers, body, seconds)
+        found = sorted(_field(answer, "data"), key=lambda item: item["index"])
         return _check_vectors([item["embedding"] for item in found], self.dimension)
 
 
 class GeminiEmbedder:
     """Uses `models/{model}:batchEmbedContents` of the Gemini API, with its task types for documents and queries."""
 
-    def __init__(self, *, model: str, dimension: int, url: str = GEMINI_URL, api_key: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        model: str,
+        dimension: int,
+        url: str = GEMINI_URL,
+        api_key: str = "",
+        query_seconds: float = _QUERY_SECONDS,
+    ) -> None:
         self.name = f"{model}-{dimension}"
         self.dimension = dimension
         self._model = model
+        self._query_seconds = query_seconds
         self._url = f"{url.rstrip('/')}/models/{model}:batchEmbedContents"
         self._headers = {"x-goog-api-key": api_key}
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        return await self._embed(texts, "RETRIEVAL_DOCUMENT")
+        return await self._embed(texts, "RETRIEVAL_DOCUMENT", _SECONDS)
 
     async def embed_query(self, text: str) -> list[float]:
-        (vector,) = await self._embed([text], "RETRIEVAL_QUERY")
+        (vector,) = await self._embed([text], "RETRIEVAL_QUERY", self._query_seconds)
         return vector
 
-    async def _embed(self, texts: Sequence[str], task: str) -> Vectors:
+    async def _embed(self, texts: Sequence[str], task: str, seconds: float) -> Vectors:
         vectors: Vectors = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             requests = [
@@ -82,11 +106,11 @@ class GeminiEmbedder:
                 }
                 for text in texts[start : start + _TEXTS_AT_ONCE]
             ]
-            vectors += await asyncio.to_thread(self._request, {"requests": requests})
+            vectors += await asyncio.to_thread(self._request, {"requests": requests}, seconds)
         return _check_count(vectors, len(texts))
 
-    def _request(self, body: JsonObject) -> Vectors:
-        found = _field(_post(self._url, self._headers, body), "embeddings")
+    def _request(self, body: JsonObject, seconds: float) -> Vectors:
+        found = _field(_post(self._url, self._headers, body, seconds), "embeddings")
         return _check_vectors([item["values"] for item in found], self.dimension)
 
 
@@ -97,12 +121,12 @@ def _shorten(text: str) -> str:
     return text or " "
 
 
-def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
+def _post(url: str, headers: dict[str, str], body: JsonObject, seconds: float) -> Any:
     # JSON escapes lone surrogates.
     data = json.dumps(body).encode()
     request = Request(url, data=data, headers={"Content-Type": "application/json", **headers})  # noqa: S310 - a setting
     try:
-        with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - a setting
+        with urlopen(request, timeout=seconds) as answer:  # noqa: S310 - a setting
             return json.load(answer)
     except HTTPError as error:
         with error:
