@@ -331,6 +331,17 @@ class TestLanguageModels:
         assert (path, headers["x-goog-api-key"]) == ("/v1/models/m:generateContent", "secret")
         assert "I moved to Porto" in body["contents"][0]["parts"][0]["text"]
 
+    async def test_thoughts_and_parts_of_an_answer(self) -> None:
+        text = json.dumps(FOUND)
+        parts = [{"text": "She moved {there}.", "thought": True}, {"text": text[:20]}, {"text": text[20:]}]
+        async with ModelServer({"candidates": [{"content": {"parts": parts}}]}) as server:
+            found = await LanguageModelExtractor(GeminiChat(model="m", url=server.url)).extract(TRANSCRIPT)
+        assert found.facts[0].value == "Porto"
+        said = f"<think>An object such as {{}}?</think>\n{text}"
+        async with ModelServer({"choices": [{"message": {"content": said}}]}) as server:
+            found = await LanguageModelExtractor(OpenAiChat(model="m", url=server.url)).extract(TRANSCRIPT)
+        assert found.facts[0].value == "Porto"
+
     async def test_a_setting_chooses_the_model(self, database_url: str) -> None:
         answer = {"choices": [{"message": {"content": json.dumps(FOUND)}}]}
         async with ModelServer(answer) as server:

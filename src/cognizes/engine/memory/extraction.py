@@ -276,7 +276,7 @@ class OpenAiChat:
             "response_format": {"type": "json_object"},
         }
         answer = await _post(self._url, self._headers, body)
-        return _text_at(answer, "choices", 0, "message", "content")
+        return _find(answer, str, "choices", 0, "message", "content")
 
 
 class GeminiChat:
@@ -293,7 +293,10 @@ class GeminiChat:
             "generationConfig": {"responseMimeType": "application/json", "temperature": 0},
         }
         answer = await _post(self._url, self._headers, body)
-        return _text_at(answer, "candidates", 0, "content", "parts", 0, "text")
+        parts = _find(answer, list, "candidates", 0, "content", "parts")
+        # A thinking model returns its thoughts as parts of their own.
+        said = [part for part in parts if not (isinstance(part, dict) and part.get("thought"))]
+        return "".join(_find(part, str, "text") for part in said)
 
 
 def choose_extractor(settings: Settings) -> Extractor:
@@ -326,22 +329,23 @@ async def _post(url: str, headers: dict[str, str], body: JsonObject) -> Any:
         raise EngineError(f"the language model cannot be reached: {type(error).__name__}: {error}") from error
 
 
-def _text_at(answer: Any, *path: str | int) -> str:
+def _find(answer: Any, kind: type[Draft], *path: str | int) -> Draft:
     found = answer
     try:
         for step in path:
             found = found[step]
     except (KeyError, IndexError, TypeError) as error:
-        raise EngineError(f"the answer of the language model has no text at {'/'.join(map(str, path))}") from error
-    if not isinstance(found, str):
-        raise EngineError("the answer of the language model is not a text")
+        raise EngineError(f"the answer of the language model has nothing at {'/'.join(map(str, path))}") from error
+    if not isinstance(found, kind):
+        raise EngineError(f"the answer of the language model has no {kind.__name__} at {'/'.join(map(str, path))}")
     return found
 
 
 def _read_json(text: str) -> Any:
-    # Some models put the object into a code block.
-    start, end = text.find("{"), text.rfind("}")
+    # Some models think aloud before the object, or put it into a code block.
+    answer = text.rpartition("</think>")[2]
+    start, end = answer.find("{"), answer.rfind("}")
     try:
-        return json.loads(text[start : end + 1])
+        return json.loads(answer[start : end + 1])
     except (ValueError, RecursionError) as error:
-        raise EngineError(f"the answer of the language model is not JSON: {text[:200]!r}") from error
+        raise EngineError(f"the answer of the language model is not JSON: {answer[:200]!r}") from error
