@@ -226,7 +226,11 @@ export interface ContextMessageView {
   created_at: string | null;
 }
 
-/** The subject of a prompt, the filters of its memories, and the budget of its context in tokens. */
+/**
+ * The subject of a prompt, the filters of its memories, and the budget of its context in tokens.
+ *
+ * The first 10 000 characters of the query are searched.
+ */
 export interface ContextQuestion {
   app_name: string;
   user_id: string;

@@ -102,6 +102,17 @@ async def test_long_turns_are_read_only_as_far_as_the_budget(engine: Engine, ses
     assert await engine.memory.remember_session(session) == 20
 
 
+async def test_a_long_message_of_the_user_is_a_query(engine: Engine, session: Session) -> None:
+    query = "green tea, please. " * 6000
+    context = await engine.memory.context(query, app="shop", user="ada", min_score=0)
+    assert "green tea without sugar" in context.text
+    transport = httpx.ASGITransport(app=create_app(engine=engine))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        body = {"app_name": "shop", "user_id": "ada", "query": query, "min_score": 0}
+        answer = await client.post("/memory/context", json=body)
+        assert answer.json()["text"] == context.text
+
+
 async def test_a_context_over_rest(engine: Engine, session: Session) -> None:
     transport = httpx.ASGITransport(app=create_app(engine=engine))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -43,7 +43,7 @@ from cognizes.engine.memory.snapshot import MemorySnapshots
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from cognizes.engine.memory.words import off_loop
 from cognizes.engine.memory.working import WorkingMemoryStore
-from cognizes.engine.models import Session
+from cognizes.engine.models import MAX_QUERY_LENGTH, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.settings import Settings
@@ -213,7 +213,8 @@ class Memory:
         """Return what fits into a budget of tokens: working memory and recent turns of a session, recalled memories.
 
         `session` must belong to the app and the user. `citation` of an item names it in the text. The filters, with
-        the names of those of `recall`, select the recalled memories.
+        the names of those of `recall`, select the recalled memories. `query` may be a long message of the user: its
+        first 10 000 characters are searched.
         """
         check_budget(budget_tokens)
         if not 0 <= recent_turns <= _PAGE:
@@ -221,7 +222,7 @@ class Memory:
         if session is not None and (session.app_name, session.user_id) != (app, user):
             raise InvalidInputError(f"session {session.id!r} belongs to another app or user; give its own names")
         hits = await self._recall.recall(
-            query,
+            query[:MAX_QUERY_LENGTH],
             app=app,
             user=user,
             k=k,

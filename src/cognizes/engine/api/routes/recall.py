@@ -53,11 +53,14 @@ class Question(Body):
 
 
 class ContextQuestion(Body):
-    """The subject of a prompt, the filters of its memories, and the budget of its context in tokens."""
+    """The subject of a prompt, the filters of its memories, and the budget of its context in tokens.
+
+    The first 10 000 characters of the query are searched.
+    """
 
     app_name: str = Field(min_length=1)
     user_id: str = Field(min_length=1)
-    query: SearchText
+    query: str
     session_id: str | None = None
     agent_id: str | None = None
     budget_tokens: int = Field(default=2000, ge=1, le=10_000_000)
