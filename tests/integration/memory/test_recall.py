@@ -394,6 +394,37 @@ async def test_common_words_of_many_memories_are_not_counted_exhaustively(databa
         assert len(await recall(engine, "garden weather", k=5)) == 5
 
 
+async def test_a_query_of_many_words_selects_by_the_rarest_of_them(database_url: str) -> None:
+    async with Engine.open(database_url, embedder="none") as engine:
+        pool = database_of(engine).pool
+        await pool.execute(
+            """
+            INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length)
+            SELECT 'shop', 'ada', 'shop', 'note', n::text, text, terms, cardinality(terms)
+              FROM (SELECT n, format('plum%s pear%s', n % 20, n % 30) AS text FROM generate_series(1, 24000) n) texts,
+                   LATERAL (SELECT memory_term_keys('shop', 'ada', text) AS terms) keys
+            """
+        )
+        query = " ".join(f"plum{n}" for n in range(20))
+        await notes(engine, f"{query} zyzzyva", "plum7 zyzzyva")
+        searched, selected = await pool.fetchrow(
+            """
+            SELECT cardinality(asked),
+                   (SELECT count(*) FROM memories WHERE terms && asked AND NOT terms && frequent.keys)
+              FROM memory_term_keys('shop', 'ada', $1) AS asked,
+                   find_frequent_terms('shop', 'ada', asked, 24000) AS frequent
+            """,
+            query,
+        )
+        # Each word is in 1 200 memories: together they would select all of them.
+        assert searched == 20
+        assert 9_600 <= selected <= 14_400
+        assert [hit.text for hit in await recall(engine, f"{query} zyzzyva", k=2)] == [
+            f"{query} zyzzyva",
+            "plum7 zyzzyva",
+        ]
+
+
 async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_statistics(engine: Engine) -> None:
     pool = database_of(engine).pool
     await pool.execute(

@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 59 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 60 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4634,12 +4634,13 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- memory/find_frequent_terms.sql
--- Return the keys of a query that an estimated 2 500 or more memories of a user contain, rarest first, with the estimates.
+-- Return the keys of a query that an estimated 2 500 or more memories of a user contain, rarest first, with the estimates. Of
+-- the other keys those are returned, too, that would make the sum of the estimates of the rarer ones exceed 12 000.
 -- The sample is a thousand memories spread over twenty periods, because the subjects of a user change over time.
 CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
     p_app_name text, p_user_id text, p_keys bigint[], p_memories double precision,
     OUT keys bigint[], OUT found double precision[]
-) LANGUAGE sql STABLE AS $$
+) LANGUAGE sql STABLE SET enable_indexscan = on SET enable_nestloop = on AS $$
     WITH span AS (
         SELECT min(id) AS first, max(id) AS last FROM "public".memories
          WHERE app_name = p_app_name AND user_id = p_user_id
@@ -4654,15 +4655,17 @@ CREATE OR REPLACE FUNCTION "public".find_frequent_terms(
         SELECT key, count(*) AS held, (SELECT count(*) FROM sample) AS size
           FROM sample, (SELECT DISTINCT unnest(p_keys)) AS asked (key)
          WHERE sample.terms @> ARRAY[key] GROUP BY key
+    ), summed AS (
+        SELECT *, sum(held) OVER (ORDER BY held, key) AS sum FROM counted
     )
     SELECT coalesce(array_agg(key ORDER BY held, key), '{}'),
            coalesce(array_agg(p_memories * held / size ORDER BY held, key), '{}')
-      FROM counted
-     WHERE held >= greatest(4, 2500 * size / p_memories)
+      FROM summed
+     WHERE held >= greatest(4, 2500 * size / p_memories) OR sum > 12000 * size / p_memories
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/find_frequent_terms.sql', 0, 'b742b40f3fca216a76566ff5cef428fbd9a23e8e619ef90ab805881597ac444e', '0.2.0')
+VALUES ('memory/find_frequent_terms.sql', 0, 'f9784f512625f4af3320df41ab3bf9f10f738987ef9b9eeae48f1512a4b66e55', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -5028,7 +5031,9 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
 -- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
 -- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
--- is searched only if rare words find too few, because it weighs less than any of them.
+-- is searched only if rare words find too few, because it weighs less than any of them. So the number of candidates is bounded,
+-- however many words the query has. The plans are generic: they have one form, and planning them for each query would take as
+-- long as searching a thousand memories.
 -- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
 -- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION "public".recall_by_words(
@@ -5039,7 +5044,8 @@ CREATE OR REPLACE FUNCTION "public".recall_by_words(
     weights double precision[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = off SET work_mem = '16MB'
+SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_word_keys bigint[];
@@ -5049,6 +5055,8 @@ DECLARE
     v_filters boolean := NOT (p_filter IS NULL);
     v_memories double precision;
     v_length double precision;
+    v_base double precision := 0.9 * 0.6;
+    v_slope double precision;
     v_frequent bigint[] := '{}';
     v_found double precision[] := '{}';
     v_rare bigint[];
@@ -5061,6 +5069,7 @@ BEGIN
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
+    v_slope := 0.9 * 0.4 / v_length;
     SELECT array_agg(key ORDER BY place), array_agg(times ORDER BY place) INTO v_word_keys, v_times
       FROM (SELECT min(place) AS place, count(*) AS times,
                    ("public".memory_term_keys(p_app_name, p_user_id, word))[1] AS key
@@ -5079,7 +5088,7 @@ BEGIN
             v_others := ARRAY(SELECT m.id FROM "public".memories m
                                WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (p_selected)
                                  AND m.terms && v_frequent);
-        ELSE
+        ELSIF v_frequent <> '{}' THEN
             SELECT count(*) INTO v_brought FROM (
                 SELECT FROM "public".memories m
                  WHERE m.terms && v_rare AND "public".memory_passes(m, p_filter) LIMIT v_enough) counted;
@@ -5089,7 +5098,7 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, sum(times) AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
+        SELECT key, sum(times)::double precision AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
                v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_word_keys, v_times) WITH ORDINALITY AS given (key, times, place)
          WHERE key = ANY (v_keys) GROUP BY key
@@ -5112,37 +5121,44 @@ BEGIN
         SELECT wanted.key, matching.id, matching.length, matching.passes,
                cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
-         WHERE cardinality(v_keys) <= 16 AND matching.terms @> ARRAY[wanted.key]
+         WHERE cardinality(v_keys) <= 4 AND matching.terms @> ARRAY[wanted.key]
         UNION ALL
-        SELECT term.key, matching.id, matching.length, matching.passes, term.frequency
-          FROM matching, LATERAL (SELECT t.key, count(*)::integer AS frequency FROM unnest(matching.terms) AS t (key)
-                                   WHERE t.key = ANY (v_keys) GROUP BY t.key) term
-         WHERE cardinality(v_keys) > 16
+        SELECT term.key, term.id, term.length, term.passes, count(*)::integer
+          FROM (SELECT unnest(terms) AS key, id, length, passes FROM matching WHERE cardinality(v_keys) > 4) term
+          JOIN wanted USING (key)
+         GROUP BY term.key, term.id, term.length, term.passes
+    ), counted AS (
+        SELECT hits.key, count(*) AS memories FROM hits GROUP BY hits.key
     ), words AS MATERIALIZED (
-        SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
-          FROM wanted,
-               LATERAL (SELECT coalesce(wanted.estimate, count(*)) AS found FROM hits WHERE hits.key = wanted.key) counted,
-               LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
-    ), scored AS (
-        SELECT hits.id, array_agg(place) AS matched,
-               sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))) AS bm25,
-               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
-                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+        SELECT wanted.*, found > 0 AS is_known, weight, times * weight * 1.9 AS most,
+               power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
+          FROM wanted
+          LEFT JOIN counted USING (key)
+         CROSS JOIN LATERAL (SELECT coalesce(wanted.estimate, counted.memories, 0) AS found) known
+         CROSS JOIN LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
+    ), best AS MATERIALIZED (
+        SELECT hits.id, sum(most * frequency / (frequency + v_base + v_slope * length)) AS bm25
           FROM hits JOIN words USING (key)
          WHERE passes
-         GROUP BY hits.id ORDER BY 3 DESC, 1 DESC LIMIT p_limit
+         GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit
+    ), described AS (
+        SELECT id, bm25, array_agg(place) AS matched,
+               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
+                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+          FROM best JOIN hits USING (id) JOIN words USING (key)
+         GROUP BY id, bm25
     )
-    SELECT s.id, s.bm25, s.bm25 / (SELECT sum(times * weight) * 1.9 FROM words), s.rarity, s.matched,
-           CASE WHEN row_number() OVER (ORDER BY s.bm25 DESC, s.id DESC) = 1 THEN
+    SELECT d.id, d.bm25, d.bm25 / (SELECT sum(most) FROM words), d.rarity, d.matched,
+           CASE WHEN row_number() OVER (ORDER BY d.bm25 DESC, d.id DESC) = 1 THEN
                ARRAY(SELECT CASE WHEN is_known THEN weight / ln(1 + (v_memories + 0.5) / 0.5) END
                        FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, nth) LEFT JOIN words USING (key)
                       ORDER BY nth) END
-      FROM scored s ORDER BY s.bm25 DESC, s.id DESC;
+      FROM described d ORDER BY d.bm25 DESC, d.id DESC;
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('memory/recall_by_words.sql', 0, '1335072321dce4aea0531fbed367ef993c2b7a76292265f1496b1e544a392292', '0.2.0')
+VALUES ('memory/recall_by_words.sql', 0, '1e9825754bf50502baaa98a22d5ada34a92d41b41f948e36b57d4da39b6706bb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7678,5 +7694,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 59 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 60 WHERE number = 0;
 COMMIT;

@@ -7,7 +7,9 @@
 -- For a user with more than 20 000 memories, unless p_exact, frequent words are not searched exhaustively. Their frequency
 -- and weight are estimated from a thousand memories. All memories with a rare word are candidates; of the others those
 -- that contain all frequent words of the query, or all but one, and so on, until there are enough. A single frequent word
--- is searched only if rare words find too few, because it weighs less than any of them.
+-- is searched only if rare words find too few, because it weighs less than any of them. So the number of candidates is bounded,
+-- however many words the query has. The plans are generic: they have one form, and planning them for each query would take as
+-- long as searching a thousand memories.
 -- SECURITY DEFINER: row level security disables the GIN index, because `&&` is not leakproof. It returns ids and scores;
 -- the calling query checks the user, and reads the memories under row level security.
 CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
@@ -18,7 +20,8 @@ CREATE OR REPLACE FUNCTION {schema}.recall_by_words(
     weights double precision[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '16MB' AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_nestloop = off SET work_mem = '16MB'
+SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_word_keys bigint[];
@@ -28,6 +31,8 @@ DECLARE
     v_filters boolean := NOT (p_filter IS NULL);
     v_memories double precision;
     v_length double precision;
+    v_base double precision := 0.9 * 0.6;
+    v_slope double precision;
     v_frequent bigint[] := '{}';
     v_found double precision[] := '{}';
     v_rare bigint[];
@@ -40,6 +45,7 @@ BEGIN
     IF v_memories IS NULL OR v_memories < 1 THEN
         RETURN;
     END IF;
+    v_slope := 0.9 * 0.4 / v_length;
     SELECT array_agg(key ORDER BY place), array_agg(times ORDER BY place) INTO v_word_keys, v_times
       FROM (SELECT min(place) AS place, count(*) AS times,
                    ({schema}.memory_term_keys(p_app_name, p_user_id, word))[1] AS key
@@ -58,7 +64,7 @@ BEGIN
             v_others := ARRAY(SELECT m.id FROM {schema}.memories m
                                WHERE m.app_name = p_app_name AND m.user_id = p_user_id AND m.id = ANY (p_selected)
                                  AND m.terms && v_frequent);
-        ELSE
+        ELSIF v_frequent <> '{}' THEN
             SELECT count(*) INTO v_brought FROM (
                 SELECT FROM {schema}.memories m
                  WHERE m.terms && v_rare AND {schema}.memory_passes(m, p_filter) LIMIT v_enough) counted;
@@ -68,7 +74,7 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH wanted AS (
-        SELECT key, sum(times) AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
+        SELECT key, sum(times)::double precision AS times, min(place)::integer AS place, key = ANY (v_identifiers) AS is_identifier,
                v_found[array_position(v_frequent, key)] AS estimate
           FROM unnest(v_word_keys, v_times) WITH ORDINALITY AS given (key, times, place)
          WHERE key = ANY (v_keys) GROUP BY key
@@ -91,31 +97,38 @@ BEGIN
         SELECT wanted.key, matching.id, matching.length, matching.passes,
                cardinality(array_positions(matching.terms, wanted.key)) AS frequency
           FROM matching, wanted
-         WHERE cardinality(v_keys) <= 16 AND matching.terms @> ARRAY[wanted.key]
+         WHERE cardinality(v_keys) <= 4 AND matching.terms @> ARRAY[wanted.key]
         UNION ALL
-        SELECT term.key, matching.id, matching.length, matching.passes, term.frequency
-          FROM matching, LATERAL (SELECT t.key, count(*)::integer AS frequency FROM unnest(matching.terms) AS t (key)
-                                   WHERE t.key = ANY (v_keys) GROUP BY t.key) term
-         WHERE cardinality(v_keys) > 16
+        SELECT term.key, term.id, term.length, term.passes, count(*)::integer
+          FROM (SELECT unnest(terms) AS key, id, length, passes FROM matching WHERE cardinality(v_keys) > 4) term
+          JOIN wanted USING (key)
+         GROUP BY term.key, term.id, term.length, term.passes
+    ), counted AS (
+        SELECT hits.key, count(*) AS memories FROM hits GROUP BY hits.key
     ), words AS MATERIALIZED (
-        SELECT wanted.*, found > 0 AS is_known, weight, power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
-          FROM wanted,
-               LATERAL (SELECT coalesce(wanted.estimate, count(*)) AS found FROM hits WHERE hits.key = wanted.key) counted,
-               LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
-    ), scored AS (
-        SELECT hits.id, array_agg(place) AS matched,
-               sum(times * weight * frequency * 1.9 / (frequency + 0.9 * (0.6 + 0.4 * length / v_length))) AS bm25,
-               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
-                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+        SELECT wanted.*, found > 0 AS is_known, weight, times * weight * 1.9 AS most,
+               power(least(weight / ln(1 + (v_memories - 0.5) / 1.5), 1), 8) AS rareness
+          FROM wanted
+          LEFT JOIN counted USING (key)
+         CROSS JOIN LATERAL (SELECT coalesce(wanted.estimate, counted.memories, 0) AS found) known
+         CROSS JOIN LATERAL (SELECT ln(1 + (v_memories - least(v_memories, found) + 0.5) / (found + 0.5)) AS weight) weighed
+    ), best AS MATERIALIZED (
+        SELECT hits.id, sum(most * frequency / (frequency + v_base + v_slope * length)) AS bm25
           FROM hits JOIN words USING (key)
          WHERE passes
-         GROUP BY hits.id ORDER BY 3 DESC, 1 DESC LIMIT p_limit
+         GROUP BY hits.id ORDER BY 2 DESC, 1 DESC LIMIT p_limit
+    ), described AS (
+        SELECT id, bm25, array_agg(place) AS matched,
+               greatest(max(rareness) * sum(weight) / (SELECT sum(weight) FROM words),
+                        10 * coalesce(max(rareness) FILTER (WHERE is_identifier), 0)) AS rarity
+          FROM best JOIN hits USING (id) JOIN words USING (key)
+         GROUP BY id, bm25
     )
-    SELECT s.id, s.bm25, s.bm25 / (SELECT sum(times * weight) * 1.9 FROM words), s.rarity, s.matched,
-           CASE WHEN row_number() OVER (ORDER BY s.bm25 DESC, s.id DESC) = 1 THEN
+    SELECT d.id, d.bm25, d.bm25 / (SELECT sum(most) FROM words), d.rarity, d.matched,
+           CASE WHEN row_number() OVER (ORDER BY d.bm25 DESC, d.id DESC) = 1 THEN
                ARRAY(SELECT CASE WHEN is_known THEN weight / ln(1 + (v_memories + 0.5) / 0.5) END
                        FROM unnest(v_word_keys) WITH ORDINALITY AS given (key, nth) LEFT JOIN words USING (key)
                       ORDER BY nth) END
-      FROM scored s ORDER BY s.bm25 DESC, s.id DESC;
+      FROM described d ORDER BY d.bm25 DESC, d.id DESC;
 END
 $$;
