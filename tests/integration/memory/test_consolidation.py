@@ -192,6 +192,25 @@ async def test_the_extractor_is_not_asked_again_after_a_crash(engine: Engine) ->
     assert (done.status, failures, extractor.calls) == (RunStatus.COMPLETED, 2, 1)
 
 
+class HangingExtractor:
+    async def extract(self, transcript: Sequence[TranscriptTurn]) -> Extraction:
+        await asyncio.sleep(3600)
+        return Extraction()
+
+
+async def test_an_extractor_that_never_returns_fails_the_run(engine: Engine) -> None:
+    session = await talk(engine, "I live in Lisbon")
+    engine.memory.consolidation.extractor = HangingExtractor()
+    engine.memory.consolidation.extraction_seconds = 0.05
+    with pytest.raises(EngineError, match=r"the extractor did not answer within 0\.05 s"):
+        await engine.memory.consolidate(session)
+    run = await engine.consolidations.enqueue(session, max_attempts=1)
+    async with Worker(engine, engine.consolidations.handlers):
+        done = await ended(engine, run.thread_id, run.id)
+    assert done.status == RunStatus.FAILED
+    assert "did not answer" in str(done.error)
+
+
 async def test_an_attempt_after_a_crash_stores_no_episode_twice(engine: Engine) -> None:
     """The process dies when the episode is stored and its progress is not; a message is added before the next one."""
     session = await talk(engine, "I live in Lisbon")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import asyncpg
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
-from cognizes.engine.errors import InvalidInputError, NotFoundError
+from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.extraction import Extraction, Extractor, TranscriptTurn
 from cognizes.engine.memory.filters import KINDS
@@ -39,6 +40,7 @@ _TURNS = 200
 _BATCH_CHARACTERS = 24_000
 """Bounds of the messages that an extractor gets at once: a model has to read them in one request."""
 _ALL_CHARACTERS = 2**40
+_EXTRACTION_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,27 @@ class Consolidation:
         self._episodic = episodic
         self._long_term = long_term
         self.extractor = extractor
+        self.extraction_seconds = _EXTRACTION_SECONDS
         self._batch_characters = batch_characters
 
     async def run(self, session: Session, *, agent_id: str | None = None) -> Consolidated:
         """Consolidate all messages of a session that are not consolidated."""
         total = Consolidated()
         while (batch := await self.next_batch(session, agent_id=agent_id)) is not None:
-            stored = await self.store(session, batch, await self.extractor.extract(batch.turns), agent_id=agent_id)
+            stored = await self.store(session, batch, await self.extract(batch), agent_id=agent_id)
             total = Consolidated(total.episodes + stored.episodes, total.facts + stored.facts, stored.last_sequence)
         return total
+
+    async def extract(self, batch: Batch) -> Extraction:
+        """Ask the extractor about a batch. Raise `EngineError` if it takes more than `extraction_seconds`."""
+        limit = asyncio.timeout(self.extraction_seconds)
+        try:
+            async with limit:
+                return await self.extractor.extract(batch.turns)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise EngineError(f"the extractor did not answer within {self.extraction_seconds} s") from error
 
     async def next_batch(
         self, session: Session, *, agent_id: str | None = None, after: int | None = None, until: int | None = None

@@ -6,11 +6,9 @@ found is the result of a step: after a crash the model is not asked again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cognizes.engine.errors import AlreadyExistsError, NotFoundError
-from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER, Consolidated
-from cognizes.engine.memory.extraction import Extraction, TranscriptTurn
+from cognizes.engine.memory.consolidation import CONSOLIDATION_HANDLER, Batch, Consolidated
+from cognizes.engine.memory.extraction import Extraction
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import JsonObject, Run, Session
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -68,8 +66,8 @@ class Consolidations:
             batch := await consolidation.next_batch(session, agent_id=agent_id, after=after, until=until)
         ) is not None:
 
-            async def extract(turns: Sequence[TranscriptTurn] = batch.turns) -> JsonObject:
-                return (await consolidation.extractor.extract(turns)).to_json()
+            async def extract(batch: Batch = batch) -> JsonObject:
+                return (await consolidation.extract(batch)).to_json()
 
             name = f"extract {batch.first_sequence}-{batch.last_sequence}"
             found = Extraction.from_json(await run.step(name, extract))
