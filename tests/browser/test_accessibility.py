@@ -209,6 +209,103 @@ def test_nothing_is_clipped_or_overlaps(page: Page, site: Site, thread: str, wid
     assert page.evaluate(_OUTSIDE) == []
 
 
+@pytest.fixture(scope="module")
+def long_thread(site: Site) -> str:
+    """Long words in the title, the user, a tool, a table and a state key."""
+    word = "averylongwordwithoutabreak" * 4
+    thread = site.thread(title=f"Title {word}", user=f"user-{word}@example.com"[:100], state={word: 1})
+    run = site.run(thread)
+    rows = [
+        "Name | Amount | Where it stands | State | More | Last",
+        "- | - | - | - | - | -",
+        "Lamp | 12 | shelf | new | a | b",
+    ]
+    table = "\n".join(f"| {row} |" for row in rows)
+    site.event(thread, "assistant_message", text=f"{word}\n\n{table}", run=run)
+    base = f"/api/sessions/{thread}/runs/{run}"
+    call = site.post(f"{base}/tool-calls", tool_name=word, input={"query": word})["id"]
+    site.post(f"{base}/tool-calls/{call}/result", output={word: word})
+    site.post(f"{base}/fail", error=f"ValueError: {word}")
+    return thread
+
+
+_CLIPPED = """
+(selector) => [...document.querySelectorAll(selector)]
+  .filter((element) => element.checkVisibility() && element.scrollWidth > element.clientWidth + 1)
+  .map((element) => `${element.tagName}.${element.className} ${element.scrollWidth} > ${element.clientWidth}`)
+"""
+_SPLIT_WORDS = """
+() => [...document.querySelectorAll('.md-table :is(th, td)')]
+  .filter((cell) => !cell.textContent.includes(' '))
+  .filter((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getClientRects().length > 1;
+  })
+  .map((cell) => cell.textContent)
+"""
+_COVERED = """
+() => [...document.querySelectorAll('.tool-head')].filter((head) => {
+  const status = head.querySelector('.tool-status').getBoundingClientRect();
+  const range = document.createRange();
+  range.selectNodeContents(head.querySelector('.tool-name'));
+  return [...range.getClientRects()].some((line) => line.right > status.left);
+}).length
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_long_words_are_not_clipped_and_cover_nothing(page: Page, site: Site, long_thread: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{site.url}/#/thread/{long_thread}")
+    expect(page.locator(f'#columns[data-thread="{long_thread}"]')).to_be_visible()
+    expect(page.locator(".md-table")).to_be_visible()
+    assert page.evaluate(_OUTSIDE) == []
+    assert page.evaluate(_SPLIT_WORDS) == []
+    assert page.evaluate(_COVERED) == 0
+    page.locator("#delete-thread").click()
+    assert page.evaluate(_CLIPPED, "dialog, dialog p") == []
+    page.keyboard.press("Escape")
+    if width < 1000:
+        page.get_by_role("button", name="Inspector").click()
+    for tab in TABS:
+        page.locator(f"#tab-{tab}").click()
+        expect(page.locator(f"#panel-{tab}")).to_be_visible()
+        assert page.evaluate(_CLIPPED, ".panel, .tabs") == [], tab
+
+
+@pytest.mark.parametrize("width", [360, 768, 1024])
+def test_a_run_is_read_without_scrolling_sideways(page: Page, site: Site, long_thread: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    site.post("/api/schedules", app_name="shop", user_id="ada", handler="digest", cron="0 8 * * *", name=uuid4().hex)
+    page.goto(f"{site.url}/#/runs")
+    row = page.locator(".runs-table tr", has_text="Title averylong")
+    expect(row.locator("[data-column='Error']")).to_be_visible()
+    expect(page.locator("[data-schedule]").first).to_be_attached()
+    assert page.evaluate(_CLIPPED, ".runs-table, .runs-table td") == []
+
+
+def test_a_zoom_of_200_percent_leaves_room_for_the_timeline(page: Page, site: Site, thread: str) -> None:
+    """A window of 1280 by 720 pixels has 640 by 360 of CSS at that zoom."""
+    page.set_viewport_size({"width": 640, "height": 360})
+    hosted = site.thread(app="demo", user="default", title="At a large zoom")
+    for one in (thread, hosted):
+        page.goto(f"{site.url}/#/thread/{one}")
+        expect(page.locator(f'#columns[data-thread="{one}"]')).to_be_visible()
+        assert page.evaluate(_OUTSIDE) == []
+        height = page.locator("#timeline").evaluate("element => element.clientHeight")
+        assert height >= 120
+
+
+def test_a_tab_keeps_its_place_when_it_is_chosen(page: Page, site: Site, thread: str) -> None:
+    page.goto(f"{site.url}/#/thread/{thread}")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()
+    before = page.locator("#tab-event").bounding_box()
+    page.locator("#tab-event").click()
+    expect(page.locator("#panel-event")).to_be_visible()
+    assert page.locator("#tab-event").bounding_box() == before
+
+
 def test_the_keyboard_reaches_every_action_of_a_thread(page: Page, site: Site, thread: str) -> None:
     page.goto(f"{site.url}/#/thread/{thread}?tab=run")
     expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_visible()

@@ -23,12 +23,36 @@ export function ago(moment, now = Date.now()) {
   return DAY.format(new Date(moment));
 }
 
-/** "38 ms", "1.2 s", "3 min 4 s". */
+/** "12:03:11" today, with the day before today. */
+export function since(moment) {
+  const day = new Date(moment);
+  return day.toDateString() === new Date().toDateString() ? clock(moment) : `${DAY.format(day)} ${clock(moment)}`;
+}
+
+/** "38 ms", "1.2 s", "3 min 4 s", "2 h 5 min", "3 d 2 h". */
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+  const seconds = Math.floor(ms / 1000);
+  if (seconds < 3600) return inTwo(seconds, 60, "min", 1, "s");
+  if (seconds < 86_400) return inTwo(seconds, 3600, "h", 60, "min");
+  return inTwo(seconds, 86_400, "d", 3600, "h");
+}
+
+function inTwo(seconds, large, name, small, rest) {
+  const left = Math.floor((seconds % large) / small);
+  return `${Math.floor(seconds / large)} ${name}${left ? ` ${left} ${rest}` : ""}`;
+}
+
+/** Attributes of an element that `showGrowing` keeps at the time since a moment: what is not over grows. */
+export function growing(from) {
+  return from ? { "data-since": from } : {};
+}
+
+/** Updates the durations that grow. */
+export function showGrowing(root = document) {
+  for (const element of root.querySelectorAll("[data-since]")) element.textContent = duration(between(element.dataset.since, new Date()));
 }
 
 /** The milliseconds between two moments, or null. */
@@ -85,6 +109,16 @@ export function isSecret(key) {
 export function nameOf(container, key) {
   if (key !== "value" || typeof container.path !== "string") return key;
   return container.path.split("/").find(isSecret) ?? key;
+}
+
+/** The arguments of a tool call. Some frameworks store them as the JSON text that the model wrote. */
+export function argumentsOf(value) {
+  if (typeof value !== "string" || !value.trimStart().startsWith("{")) return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
 }
 
 /** One line of a value, for chips and folded rows. */

@@ -3,13 +3,13 @@
 import { questionOf } from "./answers.js";
 import { get, post, thread } from "./api.js";
 import { arrange, h, icon, replace } from "./dom.js";
-import { ago, exact, reasonOf, titleOf } from "./format.js";
+import { exact, reasonOf, since, titleOf } from "./format.js";
 import { QuestionCard } from "./question_card.js";
 import { signalForm } from "./signal_form.js";
 
 const REFRESH_MS = 400;
 const MOST = 100;
-const ASKED = { human: "a person", webhook: "a webhook", signal: "a signal", message: "a message of the user" };
+const ASKED = { human: "asks a person", webhook: "waits for a webhook", signal: "waits for a signal", message: "waits for a message of the user" };
 
 export class Inbox {
   /**
@@ -27,14 +27,16 @@ export class Inbox {
     this._hasMore = false;
     this._cards = new Map();
     replace(button, icon("person"), h("span.inbox-label", {}, "Needs you"), this._count);
-    const close = h("button.icon-button", { type: "button", "aria-label": "Close", onclick: () => (this.close(), button.focus()) }, icon("close"));
+    const close = h("button.icon-button", { type: "button", "aria-label": "Close", onclick: () => this.close() }, icon("close"));
     replace(panel, h("div.inbox-title", {}, h("h2", {}, "Needs you"), close), this._list, this._empty);
     button.addEventListener("click", () => this._toggle());
     document.addEventListener("pointerdown", ({ target }) => !panel.hidden && !panel.contains(target) && !button.contains(target) && this.close());
     this._show();
   }
 
+  /** Closes the panel. The focus goes back to the button if it was in the panel. */
   close() {
+    if (this._panel.contains(document.activeElement)) this._button.focus();
     this._panel.hidden = true;
     this._button.setAttribute("aria-expanded", "false");
   }
@@ -74,7 +76,9 @@ export class Inbox {
   _toggle() {
     this._panel.hidden = !this._panel.hidden;
     this._button.setAttribute("aria-expanded", String(!this._panel.hidden));
-    if (!this._panel.hidden) this._draw();
+    if (this._panel.hidden) return;
+    this._draw();
+    this._panel.focus();
   }
 
   /** Cards of waits that are still there stay as they are: with what is typed into them, and with the focus. */
@@ -102,7 +106,7 @@ class WaitCard {
     this.run = run;
     this.isStale = true;
     this._actions = actions;
-    this._since = h("time", { title: exact(run.wait.since) });
+    this._since = h("time", { title: exact(run.wait.since) }, run.wait.since && `since ${since(run.wait.since)}`);
     this._reason = h("p", { hidden: !reasonOf(run.wait.reason) }, run.wait.reason);
     this._body = h("div.inbox-body");
     this._questions = new Map();
@@ -110,13 +114,12 @@ class WaitCard {
     this.element = h(
       "li.inbox-card", { "data-run": run.id },
       h("div.inbox-head", {}, h("button.link.inbox-thread", { type: "button", onclick: actions.open }, titleOf(run)), this._since),
-      h("div.inbox-facts", {}, h("span.tag", {}, run.app_name), h("span.tag", {}, icon("person"), run.user_id), h("span.muted", {}, `${agent} waits for ${ASKED[run.wait.kind]}`)),
+      h("div.inbox-facts", {}, h("span.tag", {}, run.app_name), h("span.tag", {}, icon("person"), run.user_id), h("span.muted", {}, `${agent} ${ASKED[run.wait.kind]}`)),
       this._reason, this._body,
     );
   }
 
   async refresh() {
-    this._since.textContent = this.run.wait.since ? `since ${ago(this.run.wait.since)}` : "";
     if (!this.isStale) return;
     this.isStale = false;
     const { run } = this;

@@ -5,6 +5,8 @@ import { h, icon, replace } from "./dom.js";
 import { ago, exact, isSecret, shortId } from "./format.js";
 import { text as longText, valueView } from "./value_tree.js";
 
+const MOST_TEXT = 1000;
+
 export class MemoryPanel {
   /** `actions`: failed(error), openRun(id). */
   constructor(root, actions) {
@@ -72,7 +74,7 @@ export class MemoryPanel {
     const scores = [["score", hit.score], ...Object.entries(hit.scores)];
     return h(
       "article.entry.hit", { "data-kind": hit.kind },
-      h("div.entry-text", {}, longText(hit.text, { quote: false })),
+      h("div.entry-text", {}, longText(hit.text, { quote: false, shown: MOST_TEXT })),
       h("div.entry-meta", {}, h("span.tag", {}, hit.kind), hit.namespace && h("span", {}, hit.namespace), hit.author && h("span", {}, hit.author), h("time", { title: exact(hit.created_at) }, ago(hit.created_at))),
       h(
         "details.why", {}, h("summary", {}, `score ${hit.score.toFixed(3)}`),
@@ -92,7 +94,7 @@ export class MemoryPanel {
   _episode(episode) {
     return h(
       "article.entry", {},
-      h("div.entry-text", {}, longText(episode.summary, { quote: false })),
+      h("div.entry-text", {}, longText(episode.summary, { quote: false, shown: MOST_TEXT })),
       Object.keys(episode.payload ?? {}).length ? valueView(episode.payload) : null,
       h(
         "div.entry-meta", {}, h("span", {}, episode.agent_id), h("time", { title: exact(episode.created_at) }, ago(episode.created_at)),

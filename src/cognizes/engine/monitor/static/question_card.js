@@ -98,7 +98,7 @@ function asked(question) {
   const { toolName, arguments: values, value } = question.metadata;
   const others = Object.fromEntries(Object.entries(question.metadata).filter(([name, one]) => !SHOWN_APART.includes(name) && one !== null));
   const message = reasonOf(question.message);
-  const head = toolName ? [h("strong", {}, "May it call "), h("code", {}, toolName), h("strong", {}, "?")] : h("strong", {}, message ?? "The agent asks for an answer");
+  const head = toolName ? h("strong", {}, "May it call ", h("code", {}, toolName), "?") : h("strong", {}, message ?? "The agent asks for an answer");
   return [
     h("div.question-head", {}, icon("person"), head),
     toolName && message && message !== `May ${toolName} be called?` && h("p", {}, message),

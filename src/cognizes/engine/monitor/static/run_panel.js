@@ -4,7 +4,7 @@ import { questionOf } from "./answers.js";
 import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
 import { facts } from "./event_panel.js";
-import { between, clock, duration, exact, reasonOf, shortId } from "./format.js";
+import { between, clock, duration, exact, growing, reasonOf, shortId } from "./format.js";
 import { QuestionCard } from "./question_card.js";
 import { signalForm } from "./signal_form.js";
 import { usageView } from "./user_page.js";
@@ -13,6 +13,7 @@ import { waterfall } from "./waterfall.js";
 
 const ACTIVE = ["pending", "running", "waiting"];
 const POLL_MS = 2000;
+const HOSTED = "agui/";
 
 export class RunPanel {
   /** `actions`: openRun(id), give(question, payload), withdraw(question), failed(error), hasWaited(callId), may(permission). */
@@ -43,6 +44,7 @@ export class RunPanel {
   }
 
   choose(runId) {
+    if (this._chosen !== runId) this._root.scrollTop = 0;
     this._chosen = runId;
     this._draw();
   }
@@ -81,7 +83,7 @@ export class RunPanel {
       this.runs.map((one) =>
         h(
           "button.run-row", { type: "button", "data-status": one.status, "aria-current": String(one === run), onclick: () => this._actions.openRun(one.id) },
-          h("span.dot"), h("code", {}, shortId(one.id)), h("span.run-status", {}, one.status), h("span.muted", {}, duration(between(one.started_at, one.completed_at))), h("time", {}, clock(one.created_at)),
+          h("span.dot"), h("code", {}, shortId(one.id)), h("span.run-status", {}, one.status), h("span.muted", {}, tookView(one)), h("time", {}, clock(one.created_at)),
         ),
       ),
     );
@@ -124,7 +126,7 @@ export class RunPanel {
       facts([
         ["started", run.started_at && exact(run.started_at)],
         ["ended", run.completed_at && exact(run.completed_at)],
-        ["duration", run.started_at && duration(between(run.started_at, run.completed_at ?? new Date()))],
+        ["duration", run.started_at && tookView(run)],
         ["attempt", run.attempt ? String(run.attempt) : null],
         ["handler", run.handler],
         ["worker", run.worker_id],
@@ -141,7 +143,7 @@ export class RunPanel {
   _bodyOf(run) {
     const activity = this._activities.get(run.id) ?? {};
     return [
-      run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: 1 })),
+      run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: run.handler?.startsWith(HOSTED) ? 0 : 1 })),
       run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
       activity.usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(activity.usage)) : null,
       waterfall(run, activity, { hasWaited: this._actions.hasWaited, isActive: ACTIVE.includes(run.status) }),
@@ -160,7 +162,7 @@ export class RunPanel {
     if (mayAct && run.status === "waiting" && !parts.length) parts.push(signalForm({ key: correlation, send: (body) => this._act(run, "signal", body), failed: this._actions.failed }));
     const buttons = [];
     if (mayAct && ACTIVE.includes(run.status)) buttons.push(h("button.danger", { type: "button", onclick: () => this._act(run, "cancel") }, icon("stop"), "Cancel run"));
-    if (this._actions.may("write") && run.status === "failed" && run.handler && !run.handler.startsWith("agui/")) buttons.push(h("button", { type: "button", id: "retry-run", onclick: () => this._retry(run) }, icon("play"), "Retry"));
+    if (this._actions.may("write") && run.status === "failed" && run.handler && !run.handler.startsWith(HOSTED)) buttons.push(h("button", { type: "button", id: "retry-run", onclick: () => this._retry(run) }, icon("play"), "Retry"));
     if (buttons.length) parts.push(h("div.buttons", {}, buttons));
     replace(this._box, parts);
     this._box.hidden = !parts.length;
@@ -198,4 +200,10 @@ export class RunPanel {
     if (!trace?.url) return trace && h("code", {}, trace.id);
     return h("a", { href: trace.url, target: "_blank", rel: "noopener noreferrer" }, h("code", {}, trace.id));
   }
+}
+
+/** How long a run took; of an active run, how long it has taken so far. */
+export function tookView(run) {
+  const isOver = run.completed_at || !ACTIVE.includes(run.status);
+  return h("span", isOver ? {} : growing(run.started_at), run.started_at ? duration(between(run.started_at, run.completed_at ?? new Date())) : "–");
 }

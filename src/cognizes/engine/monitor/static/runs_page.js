@@ -3,7 +3,9 @@
 
 import { get } from "./api.js";
 import { arrange, h, icon, replace } from "./dom.js";
-import { COST_UNIT, between, clock, cost, duration, exact, number, shortId, titleOf, tokens } from "./format.js";
+import { COST_UNIT, cost, exact, number, shortId, since, titleOf, tokens } from "./format.js";
+import { format } from "./router.js";
+import { tookView } from "./run_panel.js";
 import { Schedules } from "./schedules.js";
 
 const PAGE = 100;
@@ -102,7 +104,7 @@ export class RunsPage {
       if (turn !== this._turn) return;
       take(page);
       this._empty.hidden = this._rows.size > 0;
-      this._empty.textContent = "No run matches.";
+      this._empty.textContent = this._isFiltered() ? "No run matches." : "No runs yet. A message to an agent starts one, and workers run those that are enqueued.";
     } catch (error) {
       if (turn !== this._turn) return;
       this._empty.hidden = false;
@@ -121,12 +123,16 @@ export class RunsPage {
     }
   }
 
+  _isFiltered() {
+    return Boolean(this._status.value || this._app.value || this._handler.value.trim());
+  }
+
   _setCursor(cursor) {
     this._cursor = cursor;
     this._more.hidden = !cursor;
   }
 
-  /** Shows runs, newest first. The row of a run that did not change is not touched. */
+  /** Shows runs, newest first. The row of a run that did not change is not touched, nor are equal cells: they keep the focus. */
   _put(runs) {
     for (const run of runs) {
       const key = keyOf(run);
@@ -134,10 +140,10 @@ export class RunsPage {
       const known = this._rows.get(key);
       if (known?.print === print) continue;
       const element = known?.element ?? h("tr", { "data-run": run.id });
-      const open = known?.open ?? h("button.link", { type: "button", title: run.id, onclick: () => this._actions.open(run.thread_id, run.id) }, h("code", {}, shortId(run.id)));
+      const old = new Map([...element.children].map((cell) => [cell.dataset.column, cell]));
       element.dataset.status = run.status;
-      arrange(element, cellsOf(run, open, known?.opened ?? h("td", {}, open)));
-      this._rows.set(key, { run, print, element, open, opened: open.parentNode });
+      arrange(element, cellsOf(run, () => this._actions.open(run.thread_id, run.id)).map((cell) => (old.get(cell.dataset.column)?.isEqualNode(cell) ? old.get(cell.dataset.column) : cell)));
+      this._rows.set(key, { run, print, element });
     }
     const ordered = [...this._rows.values()].sort((one, other) => (one.run.created_at < other.run.created_at ? 1 : one.run.created_at > other.run.created_at ? -1 : 0));
     this._rows = new Map(ordered.map((row) => [keyOf(row.run), row]));
@@ -149,23 +155,21 @@ function keyOf(run) {
   return `${run.thread_id}/${run.id}`;
 }
 
-/** The cells of a run; the one with its button is kept, so that the button keeps the focus. */
-function cellsOf(run, open, opened) {
+/** The cells of a run. */
+function cellsOf(run, open) {
   const started = run.started_at ?? run.created_at;
+  const cell = (column, content, props = {}) => h(FIGURES.includes(column) ? "td.figure" : "td", { "data-column": column, ...props }, content);
+  const user = h("a", { href: format({ page: "user", app: run.app_name, user: run.user_id }), title: run.user_id }, run.user_id);
   return [
-    h("td", {}, h("span.pill", { "data-status": run.status }, run.status)),
-    h("td", {}, run.handler?.startsWith("agui/") ? [icon("person"), " ", run.handler.slice(5)] : run.handler ?? h("span.muted", {}, "–")),
-    h("td.runs-thread", { title: titleOf(run) }, titleOf(run)),
-    opened,
-    h("td", {}, run.app_name), h("td", {}, run.user_id), h("td", {}, h("time", { title: exact(started) }, startOf(started))),
-    h("td.figure", {}, run.started_at ? duration(between(run.started_at, run.completed_at ?? new Date())) : "–"),
-    h("td.figure", {}, String(run.attempt)), h("td.figure", { "data-figure": "tokens", title: run.usage.calls ? tokens(run.usage) : undefined }, run.usage.calls ? number(run.usage.input_tokens + run.usage.output_tokens) : "–"),
-    h("td.figure", { "data-figure": "cost" }, run.usage.cost === null ? "–" : cost(run.usage.cost)), h("td.runs-error", { title: run.error }, run.error ?? ""),
+    cell("Status", h("span.pill", { "data-status": run.status }, run.status)),
+    cell("Agent or handler", run.handler?.startsWith("agui/") ? [icon("person"), " ", run.handler.slice(5)] : run.handler ?? h("span.muted", {}, "–"), { title: run.handler, "data-empty": !run.handler }),
+    cell("Thread", h("a", { href: format({ threadId: run.thread_id }), title: titleOf(run) }, titleOf(run))),
+    cell("Run", h("button.link", { type: "button", title: run.id, onclick: open }, h("code", {}, shortId(run.id)))),
+    cell("App", run.app_name, { title: run.app_name }), cell("User", user), cell("Started", h("time", { title: exact(started) }, since(started))),
+    cell("Duration", tookView(run)),
+    cell("Attempts", String(run.attempt)),
+    cell("Tokens", run.usage.calls ? number(run.usage.input_tokens + run.usage.output_tokens) : "–", { "data-figure": "tokens", "data-empty": !run.usage.calls, title: run.usage.calls ? tokens(run.usage) : undefined }),
+    cell("Cost", run.usage.cost === null ? "–" : cost(run.usage.cost), { "data-figure": "cost", "data-empty": run.usage.cost === null }),
+    cell("Error", run.error ?? "", { title: run.error }),
   ];
-}
-
-/** "12:03:11" today, with the day before today. */
-function startOf(moment) {
-  const day = new Date(moment).toDateString() === new Date().toDateString() ? "" : `${new Date(moment).toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
-  return `${day}${clock(moment)}`;
 }

@@ -38,11 +38,11 @@ export class ThreadHead {
       this._root,
       h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the threads", onclick: () => this._actions.view("list") }, icon("back")),
       h("div.head-title", {}, this._title, h("div.head-sub", {}, this._status, h("span.tag", {}, one.app_name), user, h("code", { title: one.thread_id }, shortId(one.session_id)), this._count)),
+      h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", title: "State, event, run, memory, branches", onclick: () => this._actions.view("inspector") }, icon("panel")),
       h(
         "div.head-tools", {}, this._search(), kinds, this._pause,
         h("div.menu", { role: "group", "aria-label": "Export" }, icon("download"), exports("json"), exports("ndjson")),
         this._actions.may("write") && h("button.icon-button", { type: "button", id: "delete-thread", "aria-label": "Delete this thread", title: "Delete this thread", onclick: () => this._delete() }, icon("trash")),
-        h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", onclick: () => this._actions.view("inspector") }, icon("panel")),
       ),
     );
     this._actions.show("all");

@@ -6,6 +6,7 @@ import { COST_UNIT, ago, cost, exact, number, titleOf } from "./format.js";
 import { text as longText, valueView } from "./value_tree.js";
 
 const MOST = 50;
+const MOST_MEMORY = 1000;
 
 export class UserPage {
   /** `actions`: erased(), failed(error), may(permission). */
@@ -28,7 +29,7 @@ export class UserPage {
       this._root,
       h(
         "div.user-page", {},
-        h("div.runs-head", {}, h("h1", {}, icon("person"), ` ${user} `, h("span.tag", {}, app)), this._actions.may("admin") && h("div.buttons", {}, h("button", { type: "button", id: "export-user", onclick: () => this._export() }, icon("download"), "Export"), h("button.danger", { type: "button", id: "erase-user", onclick: () => this._ask() }, icon("trash"), "Erase"))),
+        h("div.runs-head", {}, h("h1", {}, icon("person"), h("span", {}, user), h("span.tag", {}, app)), this._actions.may("admin") && h("div.buttons", {}, h("button", { type: "button", id: "export-user", onclick: () => this._export() }, icon("download"), "Export"), h("button.danger", { type: "button", id: "erase-user", onclick: () => this._ask() }, icon("trash"), "Erase"))),
         h("div.user-grid", {}, threads, usage, state, memories),
       ),
     );
@@ -132,7 +133,7 @@ export class UserPage {
 }
 
 function memoryView(memory) {
-  return h("article.entry", {}, h("div.entry-text", {}, longText(memory.text, { quote: false })), h("div.entry-meta", {}, h("span.tag", {}, memory.kind), memory.author && h("span", {}, memory.author), h("time", { title: exact(memory.created_at) }, ago(memory.created_at))));
+  return h("article.entry", {}, h("div.entry-text", {}, longText(memory.text, { quote: false, shown: MOST_MEMORY })), h("div.entry-meta", {}, h("span.tag", {}, memory.kind), memory.author && h("span", {}, memory.author), h("time", { title: exact(memory.created_at) }, ago(memory.created_at))));
 }
 
 /** Tokens by model, with the cost where a price is set. */

@@ -62,13 +62,13 @@ function append2(holder, node) {
 }
 
 /** A text; a long one in pieces, so that five megabytes never become one layout. */
-export function text(value, { quote = true } = {}) {
+export function text(value, { quote = true, shown: first = SHOWN_TEXT } = {}) {
   const mark = quote ? '"' : "";
-  if (value.length <= SHOWN_TEXT) return h("span.v.v-string", {}, `${mark}${value}${mark}`);
-  const holder = h("span.v.v-string", {}, `${mark}${value.slice(0, SHOWN_TEXT)}`);
-  let shown = SHOWN_TEXT;
+  if (value.length <= first) return h("span.v.v-string", {}, `${mark}${value}${mark}`);
+  const holder = h("span.v.v-string", {}, `${mark}${value.slice(0, first)}`);
+  let shown = first;
   const button = h("button.more", { type: "button" });
-  const label = () => (shown === SHOWN_TEXT && value.length <= TEXT_PIECE ? `Show all (${bytes(value.length)})` : `Show more (${bytes(shown)} of ${bytes(value.length)})`);
+  const label = () => (shown === first && value.length <= TEXT_PIECE ? `Show all (${bytes(value.length)})` : `Show more (${bytes(shown)} of ${bytes(value.length)})`);
   button.textContent = label();
   button.addEventListener("click", (event) => {
     event.stopPropagation();

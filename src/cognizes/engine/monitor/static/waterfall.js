@@ -1,7 +1,7 @@
 // The waterfall of a run: model calls, tools, steps, waits and thoughts, each at its share of the time of the run.
 
 import { h, icon } from "./dom.js";
-import { COST_UNIT, between, clock, cost, duration, exact, tokens } from "./format.js";
+import { COST_UNIT, argumentsOf, between, clock, cost, duration, exact, tokens } from "./format.js";
 import { valueView } from "./value_tree.js";
 
 const MOST_ROWS = 300;
@@ -30,7 +30,7 @@ export function waterfall(run, activity, { hasWaited, isActive, now = new Date()
 function rowsOf(run, { steps = [], calls = [], waits = [], nodes = [] }, hasWaited) {
   const others = [
     ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
-    ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: hasWaited(String(call.id)), values: { input: call.input, output: call.output } })),
+    ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: hasWaited(String(call.id)), values: { input: argumentsOf(call.input), output: call.output } })),
     ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
     ...nodes.map((node) => ({ from: node.started_at, to: node.ended_at, kind: "step", name: node.name, isOuter: true })),
     ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${wait.kind ?? "a signal"}`, values: { key: wait.key, reason: wait.reason } })),

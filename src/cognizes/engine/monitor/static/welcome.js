@@ -1,8 +1,9 @@
 // The start page: talk to an agent, or connect your own.
 
+import { copyButton } from "./clipboard.js";
 import { h, icon, s } from "./dom.js";
 
-const CONNECT = `pip install 'cognizes-engine[adk]'    # or [langgraph], [pydantic-ai], [openai-agents]
+const CONNECT = `pip install 'cognizes-engine[adk]'
 # my_package/agent.py defines root_agent
 cognizes serve --agent my_package.agent:root_agent`;
 
@@ -14,9 +15,9 @@ export function welcome({ agents, note, start }) {
     h("h1", {}, "See what your agents do"),
     h("p", {}, "Every event and every change of state, as soon as it is stored. Choose a thread, or start one."),
     agents?.length
-      ? h("div.buttons", {}, agents.map(({ name }) => h("button.primary.is-large", { type: "button", onclick: () => start(name) }, icon("plus"), `Talk to ${name}`)))
+      ? h("div.buttons", {}, agents.map(({ name, description }) => h("button.primary.is-large", { type: "button", title: description, onclick: () => start(name) }, icon("plus"), `Talk to ${name}`)))
       : h("p", {}, agents !== null ? "This server hosts no agent." : note ?? "Reading the agents of this server…"),
-    h("section.connect", {}, h("h2", {}, "Connect your own agent"), h("pre.example", {}, CONNECT), h("p", {}, "Google ADK, LangGraph, Pydantic AI, the OpenAI Agents SDK, or any source of AG-UI events.")),
+    h("section.connect", {}, h("h2", {}, "Connect your own agent"), h("div.example", {}, h("pre", { tabindex: "0" }, CONNECT), copyButton("Copy the commands", () => CONNECT)), h("p", {}, "Google ADK, or with ", ["langgraph", "pydantic-ai", "openai-agents"].map((extra, place) => [place > 0 && (place === 2 ? " or " : ", "), h("code", {}, `[${extra}]`)]), " an agent of that framework; any source of AG-UI events works too.")),
     h(
       "ul.hints", {},
       hint("pulse", "Live", "A dot flashes when a thread has a new event. The strip above shows the load of the engine."),
