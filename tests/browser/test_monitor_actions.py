@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from cognizes.engine import Engine, RunStatus, Worker
 from cognizes.engine.access import Permission
@@ -57,6 +57,20 @@ class TestNeedsYou:
         expect(card.locator(".question-head")).to_contain_text("May it call")
         card.get_by_role("button", name="Approve").click()
         expect(card).to_have_count(0)
+
+    def test_the_keyboard_opens_and_leaves_the_inbox(self, site: Site, page: Page) -> None:
+        key = f"order-{uuid4().hex[:6]}"
+        _wait(site, site.thread(title=key), key)
+        page.goto(site.url)
+        button = page.locator("#inbox")
+        expect(button).to_have_attribute("data-waiting", "true")
+        button.press("Enter")
+        expect(page.locator(".inbox-card", has_text=key)).to_be_visible()
+        page.keyboard.press("Tab")
+        expect(page.locator("#inbox-panel").get_by_role("button", name="Close")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator("#inbox-panel")).to_be_hidden()
+        expect(button).to_be_focused()
 
     def test_a_message_in_place_of_an_answer_withdraws_the_question(self, site: Site, page: Page) -> None:
         thread = site.thread(app="demo", user="default")
@@ -146,6 +160,49 @@ class TestRunsPage:
         row.get_by_role("button", name="Delete").click()
         expect(row).to_have_count(0)
 
+    def test_a_schedule_is_created(self, site: Site, page: Page) -> None:
+        name = f"report-{uuid4().hex[:6]}"
+        page.goto(f"{site.url}/#/runs")
+        page.get_by_role("button", name="New schedule").click()
+        dialog = page.get_by_role("dialog")
+        for label, text in (("Handler", "report"), ("Name", name), ("App", "shop"), ("User", "ada")):
+            dialog.get_by_label(label, exact=False).first.fill(text)
+        dialog.get_by_label("Input").fill('{"city": "Rome"}')
+        dialog.get_by_label("Times").fill("each morning")
+        dialog.get_by_label("Time zone").fill("Europe/Lisbon")
+        dialog.get_by_role("button", name="Create").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("invalid cron expression 'each morning'")
+        dialog.get_by_label("Times").fill("0 8 * * MON-FRI")
+        dialog.get_by_role("button", name="Create").click()
+        expect(dialog).to_have_count(0)
+        expect(page.locator("[data-schedule]", has_text=name)).to_contain_text("0 8 * * MON-FRI (Europe/Lisbon)")
+        found = site.get("/api/schedules", app_name="shop", user_id="ada", limit=1000)["schedules"]
+        created = next(schedule for schedule in found if schedule["name"] == name)
+        assert (created["handler"], created["input"]) == ("report", {"city": "Rome"})
+
+    def test_a_run_leads_to_its_thread_and_its_user(self, site: Site, page: Page) -> None:
+        app = f"app-{uuid4().hex[:6]}"
+        thread = site.thread(app=app, user="grace", title="Where it ran")
+        run = site.run(thread)
+        page.goto(f"{site.url}/#/runs")
+        row = page.locator(f"tr[data-run='{run}']")
+        row.get_by_role("link", name="grace").click()
+        expect(page.locator(".user-page h1")).to_contain_text("grace")
+        page.go_back()
+        row.get_by_role("link", name="Where it ran").click()
+        expect(page.locator("#thread-head h1")).to_have_text("Where it ran")
+
+    def test_the_duration_of_an_active_run_grows(self, site: Site, page: Page) -> None:
+        thread = site.thread()
+        run = site.run(thread)
+        page.goto(f"{site.url}/#/runs")
+        _expect_to_change(page.locator(f"tr[data-run='{run}'] [data-column='Duration']"))
+        page.goto(f"{site.url}/#/thread/{thread}?tab=run")
+        _expect_to_change(page.locator("#panel-run .facts [data-since]"))
+        site.post(f"/api/sessions/{thread}/runs/{run}/finish")
+        expect(page.locator("#panel-run .event-head .pill")).to_have_text("completed")
+        expect(page.locator("#panel-run [data-since]")).to_have_count(0)
+
     def test_a_worker_run_shows_input_steps_and_result_and_is_retried(
         self, site: Site, open_thread: OpenThread
     ) -> None:
@@ -170,6 +227,10 @@ class TestRunsPage:
         expect(panel.locator(".failure")).to_contain_text("the box is torn")
         panel.get_by_role("button", name="Retry").click()
         expect(panel.locator(".event-head .pill")).to_have_text("pending")
+
+
+def _expect_to_change(place: Locator) -> None:
+    expect(place).not_to_have_text(place.inner_text())
 
 
 def _count(site: Site, thread: str, run: str, name: str, **tokens: int) -> None:
@@ -348,6 +409,19 @@ class TestStart:
         page.get_by_role("button", name="Send").click()
         expect(page.locator(".row[data-seq] .from-assistant")).to_be_visible()
         expect(page.locator(".suggestions")).to_have_count(0)
+
+    def test_a_new_conversation_is_in_the_list_before_its_first_message(self, site: Site, page: Page) -> None:
+        page.goto(site.url)
+        page.get_by_role("button", name="Talk to demo").click()
+        expect(page.locator("#chat-input")).to_be_focused()
+        expect(_row(page, page.url.rpartition("/")[2])).to_contain_text("New conversation")
+
+    def test_the_commands_are_copied(self, site: Site, page: Page) -> None:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(site.url)
+        page.get_by_role("button", name="Copy the commands").click()
+        expect(page.locator(".connect")).to_contain_text("Copied")
+        assert "cognizes serve --agent" in page.evaluate("navigator.clipboard.readText()")
 
     def test_a_narrow_screen_shows_how_to_begin(self, site: Site, page: Page) -> None:
         page.set_viewport_size({"width": 390, "height": 844})
