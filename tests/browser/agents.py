@@ -1,4 +1,4 @@
-"""Agents for the browser tests: one stops in the middle of a sentence, and one asks two questions at once."""
+"""Agents for the browser tests: one stops within a sentence, one fails at first, one asks two questions at once."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def _response(text: str, *, partial: bool | None = None) -> LlmResponse:
 
 
 patient = LlmAgent(name="patient", model=PatientModel(), description="Waits in the middle of its answer.")
+
+
+class FickleModel(BaseLlm):
+    """Fails until a file that is named like what the user said exists."""
+
+    model: str = "fickle"
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        if not (Path(os.environ["PATIENT_GATES"]) / _said(llm_request)).exists():
+            raise RuntimeError("the provider is down")
+        yield _response("The provider is back.")
+
+
+fickle = LlmAgent(name="fickle", model=FickleModel(), description="Fails at first.")
 
 
 class ClerkState(MessagesState):

@@ -37,7 +37,7 @@ FLAGS = [
     "--disable-sync",
 ]
 AGENTS = (
-    "demo,tests.browser.agents:patient,tests.browser.agents:clerk,"
+    "demo,tests.browser.agents:patient,tests.browser.agents:fickle,tests.browser.agents:clerk,"
     "examples.langgraph.agent:weather,examples.pydantic_ai.agent:pydantic_weather"
 )
 Result = TypeVar("Result")

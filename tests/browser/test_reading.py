@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from cognizes.engine import Engine
 from tests.browser.conftest import Site
 from tests.browser.test_monitor import OpenThread, _tab
+from tests.browser.test_monitor_actions import _wait
 
 TABLE = "# Plan\n\n| name | watt |\n| --- | --- |\n| lamp | 5 |\n\n```js\nlet a;\n```\n\n"
 INSECURE = """
@@ -103,3 +104,29 @@ def test_a_result_on_the_page_after_its_call_finishes_the_call(site: Site, open_
     expect(card).to_contain_text("grams: 300")
     expect(page.locator(".tool")).to_have_count(1)
     expect(page.locator("[data-seq='101']")).to_be_attached()
+
+
+def test_arguments_that_are_json_text_are_shown_as_values(site: Site, open_thread: OpenThread) -> None:
+    """Some frameworks store the text that the model wrote."""
+    thread = site.thread()
+    run = site.run(thread)
+    site.post(f"/api/sessions/{thread}/runs/{run}/tool-calls", tool_name="look_up", input='{"city": "Rome"}')
+    page = open_thread(thread)
+    expect(page.locator(".tool-args")).to_have_text('{city: "Rome"}')
+    expect(_tab(page, "Run").locator("#run-waterfall [data-kind='tool']")).to_contain_text('{city: "Rome"}')
+
+
+def test_a_question_hides_the_key_of_its_wait(page: Page, site: Site, open_thread: OpenThread) -> None:
+    thread = site.thread(app="clerk", user="default")
+    page.goto(f"{site.url}/#/thread/{thread}")
+    page.locator("#chat-input").fill("refund, please")
+    page.keyboard.press("Enter")
+    expect(page.locator("#timeline .question.is-open")).to_have_count(2)
+    wait = page.locator(".waiting")
+    expect(wait).to_be_visible()
+    expect(wait.locator("code")).to_be_hidden()
+    other = site.thread()
+    _wait(site, other, "stock-count", "Count the lamps")
+    open_thread(other)
+    expect(page.locator(".waiting code")).to_be_visible()
+    expect(page.locator(".waiting")).to_contain_text("Count the lamps")

@@ -335,3 +335,50 @@ def test_steps_of_a_graph_are_rows_and_bars(page: Page, site: Site) -> None:
     expect(page.locator("#timeline .step code")).to_have_text(["answer", "approve"])
     steps = _tab(page, "Run").locator("#run-waterfall [data-kind='step'] .waterfall-head code")
     expect(steps.first).to_have_text("answer")
+
+
+def test_the_message_of_a_failed_run_is_sent_again(page: Page, site: Site) -> None:
+    """The failure is shown once, and the second run succeeds."""
+    gate = f"gate-{uuid4().hex[:6]}"
+    thread = site.thread(app="fickle", user="default")
+    page.goto(f"{site.url}/#/thread/{thread}")
+    page.locator("#chat-input").fill(gate)
+    page.keyboard.press("Enter")
+    again = page.get_by_role("button", name="Send again")
+    expect(again).to_be_visible()
+    expect(page.locator("#timeline .failure")).to_have_text("RuntimeError: the provider is down")
+    page.reload()
+    expect(page.locator("#timeline .failure")).to_have_text("RuntimeError: the provider is down")
+    (site.gates / gate).touch()
+    again.click()
+    expect(page.locator(".row[data-seq] .from-assistant")).to_contain_text("The provider is back.")
+    expect(page.locator(".from-user")).to_have_text([gate, gate])
+    expect(again).to_be_hidden()
+
+
+def test_a_message_to_a_deleted_thread_stays_in_the_box(page: Page, site: Site) -> None:
+    thread = site.thread(app="demo", user=f"gone-{uuid4().hex[:6]}")
+    page.goto(f"{site.url}/#/thread/{thread}")
+    page.locator("#chat-input").fill("Are you there?")
+    user = site.get(f"/api/sessions/{thread}")["user_id"]
+    site.http.delete(f"/api/sessions/{thread}").raise_for_status()
+    page.keyboard.press("Enter")
+    expect(page.locator(".notice")).to_contain_text("This thread was deleted")
+    expect(page.locator("#chat-input")).to_have_value("Are you there?")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
+    assert site.get("/api/debug/threads", app_name="demo", user_id=user)["threads"] == []
+
+
+def test_escape_in_a_dialog_closes_only_the_dialog(site: Site, open_thread: OpenThread) -> None:
+    thread = site.thread()
+    for number in range(3):
+        site.event(thread, "user_message", author="user", text=str(number))
+    page = open_thread(thread, "?at=2")
+    expect(page.locator(".is-future").first).to_be_visible()
+    page.locator("#delete-thread").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".is-future").first).to_be_visible()
+    page.locator("#delete-thread").click()
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_have_count(0)

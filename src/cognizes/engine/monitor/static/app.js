@@ -8,7 +8,7 @@ import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
 import { readEvent } from "./event_reading.js";
-import { number } from "./format.js";
+import { number, showGrowing } from "./format.js";
 import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
@@ -29,6 +29,7 @@ const byId = (id) => document.getElementById(id);
 const TABS = ["state", "event", "run", "memory", "branches"];
 const POLL_MS = 5000;
 const RETRY_MS = 2000;
+const GROWTH_MS = 1000;
 const SUGGESTIONS = ["What can you do?", "Which tools do you have?"];
 const DEMO_SUGGESTIONS = ["What time is it?", "Remember that I like tea", "Delete my diary"];
 
@@ -83,6 +84,7 @@ class Monitor {
     addEventListener("hashchange", () => this._arrive());
     addEventListener("keydown", (event) => this._onKey(event));
     byId("new-events").addEventListener("click", () => this._pause(false));
+    setInterval(() => document.hidden || showGrowing(), GROWTH_MS);
   }
 
   async start() {
@@ -169,6 +171,7 @@ class Monitor {
     this._place = place;
     this._pulse.close();
     this._inbox.close();
+    for (const dialog of document.querySelectorAll("dialog[open]:not(#sign-in-dialog)")) dialog.close();
     byId("runs-link").setAttribute("aria-current", place.page === "runs" ? "page" : "false");
     const isSame = ["threadId", "page", "app", "user"].every((name) => (place[name] ?? null) === (before[name] ?? null));
     if (!isSame || !this._arrived) {
@@ -257,6 +260,8 @@ class Monitor {
     this._event.clear();
     this._head.open(summary, { find: place.find });
     this._openChat();
+    if (this._newThread === summary.thread_id) this._chat.focus();
+    this._newThread = null;
     byId("travel").hidden = false;
     this._travel.set(null);
     this._travel.setLast(cache.last);
@@ -392,6 +397,7 @@ class Monitor {
     const active = runs.find((run) => ["running", "pending", "waiting"].includes(run.status));
     this._head.setStatus(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
+    this._chat.setFailed(runs[0]?.status === "failed" ? runs[0] : null);
     const cache = this._cache;
     const asked = ++this._asked;
     try {
@@ -484,8 +490,9 @@ class Monitor {
   async _newConversation(agent = this._list.chosenAgent) {
     try {
       const created = await post("api/sessions", { app_name: agent, user_id: this._list.chosenUser });
+      this._newThread = created.thread_id;
       go({ threadId: created.thread_id });
-      this._chat.focus();
+      this._list.pulse(created.thread_id);
     } catch (error) {
       this._notify(error.message);
     }
@@ -495,6 +502,7 @@ class Monitor {
     try {
       const fork = await post(`api/sessions/${this._cache.threadId}/fork`, { at_sequence: sequence });
       go({ threadId: fork.thread_id });
+      this._list.pulse(fork.thread_id);
     } catch (error) {
       this._notify(error.message);
     }
@@ -623,6 +631,7 @@ class Monitor {
   }
 
   _onKey(event) {
+    if (document.querySelector("dialog[open]")) return;
     const isTyping = event.target.closest("input:not([type=range]), textarea, select");
     if (event.key === "/" && !isTyping) {
       event.preventDefault();

@@ -1,6 +1,6 @@
 // The chat with a hosted agent. The run belongs to the server, and its messages arrive as events, so a reload loses nothing.
 
-import { post, request } from "./api.js";
+import { get, post, request, thread as threadPath } from "./api.js";
 import { PendingFiles } from "./attachments.js";
 import { h, icon } from "./dom.js";
 import { newId } from "./format.js";
@@ -8,7 +8,7 @@ import { newId } from "./format.js";
 const MOST_DRAFTS = 50;
 
 export class Chat {
-  /** `actions`: failed(error), sending() before a message is sent. */
+  /** `actions`: failed(error), sending() before a message is sent. A message whose run failed can be sent again. */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -21,7 +21,9 @@ export class Chat {
     this._attach = h("button.attach", { type: "button", "aria-label": "Attach files", title: "Attach files", onclick: () => this._chooser.click() }, icon("clip"));
     this._files = new PendingFiles({ upload: (file) => this._upload(file), changed: () => this._enable(), failed: (error) => actions.failed(error) });
     this._form = h("form.chat-form", {}, this._chooser, this._attach, this._input, this._stop, this._send);
-    root.append(this._files.element, this._form);
+    this._again = h("button", { type: "button", id: "send-again", onclick: () => this._sendAgain() }, icon("send"), "Send again");
+    this._failure = h("div.chat-failure", { hidden: true }, icon("warn"), h("span", {}, "The run failed."), this._again);
+    root.append(this._failure, this._files.element, this._form);
     this._chooser.addEventListener("change", () => (this._files.add(this._chooser.files), (this._chooser.value = "")));
     root.addEventListener("dragover", (event) => event.preventDefault());
     root.addEventListener("drop", (event) => (event.preventDefault(), this._files.add(event.dataTransfer.files)));
@@ -52,6 +54,7 @@ export class Chat {
     this._files.clear();
     if (summary) this._input.placeholder = `Message ${summary.app_name}`;
     this.setRunning(false);
+    this.setFailed(null);
   }
 
   /** Keeps what is typed for a thread until the thread is opened again. */
@@ -78,6 +81,16 @@ export class Chat {
     this._enable();
   }
 
+  /** Offers to send the message of a failed run again; `run` is null when the newest run did not fail. */
+  setFailed(run) {
+    this._failed = run?.input?.messages?.at?.(-1)?.role === "user" ? run : null;
+    this._failure.hidden = !this._failed;
+  }
+
+  async _sendAgain() {
+    if (this._failed && !this._send.disabled) await this._say(this._thread, this._failed.input.messages.at(-1).content);
+  }
+
   _enable() {
     this._send.disabled = this._isRunning || this._files.isUploading;
   }
@@ -98,9 +111,23 @@ export class Chat {
     const files = this._files.take();
     this._input.value = "";
     this._grow();
+    const content = parts.length ? [...(text ? [{ type: "text", text }] : []), ...parts] : text;
+    if (await this._say(thread, content)) return;
+    if (this._thread?.thread_id === thread.thread_id) {
+      if (!this._input.value) this._input.value = text;
+      this._grow();
+      if (this._files.isEmpty) this._files.restore(files);
+    } else if (!this._drafts.has(thread.thread_id)) this._keepDraft(thread, text);
+  }
+
+  /** Sends a message, and returns whether the server took it. */
+  async _say(thread, content) {
+    const failed = this._failed;
     this._actions.sending();
+    this.setFailed(null);
     this.setRunning(true);
     try {
+      await requireThread(thread);
       const response = await request(`agui/${encodeURIComponent(thread.app_name)}`, {
         method: "POST",
         headers: { "X-User-ID": thread.user_id, Accept: "text/event-stream" },
@@ -109,19 +136,19 @@ export class Chat {
           threadId: thread.session_id, runId: newId(), state: {}, tools: [], context: [],
           // A message in place of an answer withdraws the questions of a waiting run.
           forwardedProps: { cognizes: { onBusy: "cancel" } },
-          messages: [{ id: newId(), role: "user", content: parts.length ? [...(text ? [{ type: "text", text }] : []), ...parts] : text }],
+          messages: [{ id: newId(), role: "user", content }],
         },
       });
       // The run belongs to the server, and signals announce its messages. This stream is not needed.
       await response.body.cancel();
+      return true;
     } catch (error) {
       if (this._thread?.thread_id === thread.thread_id) {
-        if (!this._input.value) this._input.value = text;
-        this._grow();
-        if (this._files.isEmpty) this._files.restore(files);
         this.setRunning(false);
-      } else if (!this._drafts.has(thread.thread_id)) this._keepDraft(thread, text);
+        this.setFailed(failed);
+      }
       this._actions.failed(error);
+      return false;
     }
   }
 
@@ -137,5 +164,14 @@ export class Chat {
     this._input.style.height = "auto";
     if (!this._input.scrollHeight) return; // hidden
     this._input.style.height = `${Math.min(this._input.scrollHeight, 160)}px`;
+  }
+}
+
+/** A message to a thread that was deleted in another window would begin a new one that this page does not show. */
+async function requireThread(thread) {
+  try {
+    await get(threadPath(thread.thread_id));
+  } catch (error) {
+    throw error.status === 404 ? new Error("This thread was deleted. Start a new conversation.") : error;
   }
 }

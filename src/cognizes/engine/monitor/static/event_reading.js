@@ -2,7 +2,7 @@
 
 import { questionOf } from "./answers.js";
 import { mediaOf } from "./attachments.js";
-import { summary } from "./format.js";
+import { argumentsOf, summary } from "./format.js";
 import { isCut } from "./value_tree.js";
 
 const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
@@ -30,7 +30,7 @@ function* contentParts(event) {
   if (type.startsWith("run_")) {
     yield { kind: "run", status: RUN_WORDS[type] ?? type.slice(4), error: content.error, waitKind: content.wait_kind, waitKey: content.correlation_key, reason: content.reason };
   } else if (type === "decision_asked") {
-    const asked = { id: String(content.decision_id ?? event.id), kind: "approval", message: content.message, metadata: { toolName: content.tool_name ?? "a tool", arguments: content.tool_input ?? {} } };
+    const asked = { id: String(content.decision_id ?? event.id), kind: "approval", message: content.message, metadata: { toolName: content.tool_name ?? "a tool", arguments: argumentsOf(content.tool_input ?? {}) } };
     yield { kind: "question", question: questionOf(asked) };
   } else if ((type === "step_start" || type === "step_end") && typeof content.step_name === "string") {
     yield { kind: "step", name: content.step_name, isStart: type === "step_start" };
@@ -42,12 +42,14 @@ function* contentParts(event) {
     yield { kind: "action", text: content.approved ? "Approved" : "Denied" };
   } else if (type === "monitor_action") {
     yield { kind: "action", text: actionText(content) };
+  } else if (!Array.isArray(content.parts) && typeof content.adk?.error_message === "string") {
+    yield { kind: "error", text: content.adk.error_message };
   } else if (Array.isArray(content.parts) && !content.adk && speaker(event) === "user") {
     yield* userParts(content);
   } else if (Array.isArray(content.parts)) {
     yield* adkParts(event, content);
   } else if (type === "act" || type === "tool_call") {
-    yield { kind: "call", id: String(content.tool_call_id ?? event.id), name: content.tool_name ?? content.name ?? "tool", args: content.tool_input ?? content.args ?? {} };
+    yield { kind: "call", id: String(content.tool_call_id ?? event.id), name: content.tool_name ?? content.name ?? "tool", args: argumentsOf(content.tool_input ?? content.args ?? {}) };
   } else if (type === "observe" || type === "tool_result") {
     yield {
       kind: "result", id: String(content.tool_call_id ?? event.id), result: content.observation ?? content.output ?? content,

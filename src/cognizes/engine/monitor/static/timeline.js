@@ -375,15 +375,28 @@ export class Timeline {
       case "action":
         return row(event, "run", h("div.action", {}, icon("person"), h("span", {}, part.text), h("span.muted", {}, `by ${event.author}`)));
       case "run":
+        if (part.status === "failed") this._withdrawError(event.run_id, part.error);
         if (part.status === "failed") return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.error ? String(part.error) : "The run failed")));
-        if (part.status === "waiting") return row(event, "run", h("div.waiting", {}, icon("clock"), h("span", {}, `Waiting for ${WAITS[part.waitKind] ?? "a signal"}`), part.waitKey && h("code", {}, part.waitKey), reasonOf(part.reason) && h("span.muted", {}, part.reason)));
+        if (part.status === "waiting") return row(event, "run", h("div.waiting", { "data-wait": part.waitKind }, icon("clock"), h("span", {}, `Waiting for ${WAITS[part.waitKind] ?? "a signal"}`), part.waitKey && h("code", {}, part.waitKey), reasonOf(part.reason) && h("span.muted", {}, part.reason)));
         if (part.status === "cancelled") return row(event, "run", h("div.waiting", {}, icon("stop"), h("span", {}, "Cancelled")));
         return null;
       case "error":
-        return row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.text)));
+        return this._errorRow(part, event);
       default:
         return row(event, "other", h("div.other", {}, h("code", {}, event.event_type), h("span.muted", {}, event.author)));
     }
+  }
+
+  _errorRow(part, event) {
+    const element = row(event, "run", h("div.failure", {}, icon("warn"), h("span", {}, part.text)));
+    if (event.run_id) this._run(event.run_id).error = { text: part.text, element };
+    return element;
+  }
+
+  /** Removes an error of a run that the failure of the run repeats. */
+  _withdrawError(runId, failure) {
+    const error = runId && this._run(runId).error;
+    if (error && String(failure).includes(error.text)) error.element.replaceWith(h("div.anchor", { "data-seq": error.element.dataset.seq }));
   }
 
   /** Shows the result of a call that came before the call itself: they are on different pages. */
