@@ -124,12 +124,21 @@ def rich_thread(site: Site) -> str:
 def test_further_views_have_no_violation(
     page: Page, site: Site, rich_thread: str, axe: str, scheme: Any, width: int
 ) -> None:
-    """Schedules, sign-in, erasure, an empty chat, Markdown, attachments, branches, the past, search, the reference."""
+    """Schedules, sign-in, erasure, an empty chat, a failed run, Markdown, attachments, branches, the past, search, the
+    reference."""
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     site.post("/api/schedules", app_name="shop", user_id="ada", handler="digest", cron="0 8 * * *", name=uuid4().hex)
     page.goto(f"{site.url}/#/runs")
     expect(page.locator("[data-schedule]").first).to_be_visible()
+    _check(page, axe)
+    page.get_by_role("button", name="New schedule").click()
+    _check(page, axe)
+    failed = site.thread(app="fickle", user="default")
+    run = site.run(failed, input={"messages": [{"id": "m", "role": "user", "content": "hello"}]})
+    site.post(f"/api/sessions/{failed}/runs/{run}/fail", error="ValueError: no paper")
+    page.goto(f"{site.url}/#/thread/{failed}")
+    expect(page.locator("#send-again")).to_be_visible()
     _check(page, axe)
     page.goto(f"{site.url}/#/user/demo/default")
     expect(page.locator(".user-thread").first).to_be_visible()

@@ -486,3 +486,28 @@ class TestKeys:
             _row(page, thread).locator("a").click()
             expect(page.locator("#thread-head h1")).to_have_text("Mine")
             page.goto("about:blank")
+
+    def test_a_user_answers_its_agent_and_signs_out(self, site: Site, page: Page, tmp_path: Path) -> None:
+        """A key with `write` answers over AG-UI, as any client with that key does."""
+        user = f"ada-{uuid4().hex[:6]}"
+
+        async def create_key(engine: Engine) -> str:
+            permissions = [Permission.READ, Permission.WRITE]
+            return (await engine.access.keys.create(permissions=permissions, app_names=["demo"], user_id=user))[1]
+
+        key = site.engine(create_key)
+        with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+            page.goto(guarded.url)
+            page.locator("#api-key").fill(key)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.locator("#thread-list .empty-line")).to_have_text("No threads yet.")
+            page.get_by_role("button", name="Talk to demo").click()
+            page.locator("#chat-input").fill("delete my diary")
+            page.keyboard.press("Enter")
+            page.locator("#timeline .question").get_by_role("button", name="Deny").click()
+            expect(page.locator("#status")).to_have_text("idle")
+            expect(page.locator("#timeline .action")).to_contain_text(["Denied"])
+            page.locator("#sign-in").click()
+            page.get_by_role("button", name="Sign out").click()
+            expect(page.get_by_role("heading", name="This server needs a key")).to_be_visible()
+            page.goto("about:blank")

@@ -1,5 +1,7 @@
 // Requests to the server, with a key if there is one. Errors have the message of the server, or say why there is none.
 
+import { newId } from "./format.js";
+
 const KEY = "cognizes.key";
 const TIMEOUT_MS = 60_000;
 const asking = new EventTarget();
@@ -88,3 +90,15 @@ export async function ticketed(address) {
 }
 
 export const thread = (id, rest = "") => `api/debug/threads/${encodeURIComponent(id)}${rest}`;
+
+/** Starts a run of the agent of a thread. `input` has the messages or the answers that it gets. */
+export async function startRun(one, input) {
+  const response = await request(`agui/${encodeURIComponent(one.app_name)}`, {
+    method: "POST",
+    headers: { "X-User-ID": one.user_id, Accept: "text/event-stream" },
+    timeoutMs: 0,
+    json: { threadId: one.session_id, runId: newId(), state: {}, messages: [], tools: [], context: [], forwardedProps: {}, ...input },
+  });
+  // The run belongs to the server, and signals announce its messages. This stream is not needed.
+  await response.body.cancel();
+}

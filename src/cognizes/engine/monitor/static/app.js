@@ -40,7 +40,7 @@ class Monitor {
     this._caller = null;
     this._paused = false;
     this._waitingEvents = [];
-    this._answers = new Answers();
+    this._answers = new Answers((permission) => this._may(permission));
     this._questions = [];
     this._asked = this._shown = 0;
     const answering = {
@@ -90,6 +90,7 @@ class Monitor {
   async start() {
     this._arrive();
     this._caller = await this._identify();
+    if (this._needsKey) return;
     this._list.limitTo(this._caller);
     if (this._place.page) this._leave(this._place);
     this._list.load();
@@ -105,6 +106,7 @@ class Monitor {
       try {
         return await get("api/access/me");
       } catch (error) {
+        this._needsKey = error.status === 401;
         if (!error.isTemporary) return null;
       }
       await new Promise((resume) => setTimeout(resume, RETRY_MS));
@@ -597,7 +599,8 @@ class Monitor {
     const button = byId("sign-in");
     const input = h("input", { type: "password", id: "api-key", autocomplete: "off", placeholder: "API key", "aria-label": "API key" });
     const problem = h("p.is-error", { role: "alert", hidden: true });
-    const form = h("form.sign-in", { method: "dialog" }, h("h2", {}, "This server needs a key"), h("p", {}, "The page keeps it for this tab only. ", h("code", {}, "cognizes keys create --app NAME"), " creates a key of one app, ", h("code", {}, "--all-apps"), " a key of all apps."), input, problem, h("div.buttons", {}, h("button.primary", { type: "submit" }, "Sign in")));
+    const signOut = h("button", { type: "button", hidden: !savedKey(), onclick: () => (saveKey(""), location.reload()) }, "Sign out");
+    const form = h("form.sign-in", { method: "dialog" }, h("h2", {}, savedKey() ? "Use another key" : "This server needs a key"), h("p", {}, "The page keeps it for this tab only. ", h("code", {}, "cognizes keys create --app NAME"), " creates a key of one app, ", h("code", {}, "--all-apps"), " a key of all apps."), input, problem, h("div.buttons", {}, h("button.primary", { type: "submit" }, "Sign in"), signOut, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel")));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const before = savedKey();

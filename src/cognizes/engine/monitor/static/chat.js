@@ -1,6 +1,6 @@
 // The chat with a hosted agent. The run belongs to the server, and its messages arrive as events, so a reload loses nothing.
 
-import { get, post, request, thread as threadPath } from "./api.js";
+import { get, post, request, startRun, thread as threadPath } from "./api.js";
 import { PendingFiles } from "./attachments.js";
 import { h, icon } from "./dom.js";
 import { newId } from "./format.js";
@@ -128,19 +128,11 @@ export class Chat {
     this.setRunning(true);
     try {
       await requireThread(thread);
-      const response = await request(`agui/${encodeURIComponent(thread.app_name)}`, {
-        method: "POST",
-        headers: { "X-User-ID": thread.user_id, Accept: "text/event-stream" },
-        timeoutMs: 0,
-        json: {
-          threadId: thread.session_id, runId: newId(), state: {}, tools: [], context: [],
-          // A message in place of an answer withdraws the questions of a waiting run.
-          forwardedProps: { cognizes: { onBusy: "cancel" } },
-          messages: [{ id: newId(), role: "user", content }],
-        },
+      await startRun(thread, {
+        // A message in place of an answer withdraws the questions of a waiting run.
+        forwardedProps: { cognizes: { onBusy: "cancel" } },
+        messages: [{ id: newId(), role: "user", content }],
       });
-      // The run belongs to the server, and signals announce its messages. This stream is not needed.
-      await response.body.cancel();
       return true;
     } catch (error) {
       if (this._thread?.thread_id === thread.thread_id) {

@@ -34,7 +34,8 @@ export class QuestionCard {
   }
 
   _ask() {
-    if (!this._actions.may("admin")) return replace(this._form, h("span.muted", {}, "An answer needs a key with the permission admin."));
+    const needed = this.question.kind === "approval" ? "admin" : "write";
+    if (!this._actions.may(needed)) return replace(this._form, h("span.muted", {}, `An answer needs a key with the permission ${needed}.`));
     const { yes, no, texts, free } = expectedAnswer(this.question);
     const fields = texts.map((name) => h("input", { type: "text", "data-name": name, "aria-label": name, placeholder: `${name} (optional)`, autocomplete: "off" }));
     const typed = free && h("textarea", { rows: "2", "aria-label": free === "json" ? "Answer as JSON" : "Answer", placeholder: PLACEHOLDERS[free], spellcheck: free === "text" ? undefined : "false" });

@@ -181,7 +181,7 @@ export class ThreadList {
   }
 
   _isFiltered() {
-    return Boolean(this._search.value.trim() || this._app.value || (this._user.value.trim() && !this._user.disabled) || this._status.value);
+    return Boolean(this._search.value.trim() || (this._app.value && !this._mustName) || (this._user.value.trim() && !this._user.disabled) || this._status.value);
   }
 
   _soon() {
