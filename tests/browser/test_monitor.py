@@ -187,6 +187,15 @@ class TestState:
         page.reload()
         expect(page.locator(".write")).to_have_count(2)
 
+    def test_the_history_of_a_list_shows_what_each_write_changed(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread(state={"seen": ["a very long entry that fills the whole line of the history, one", "two"]})
+        for last in ("three", "four"):
+            seen = site.get(f"/api/sessions/{thread}")["state"]["seen"]
+            site.event(thread, "state_update", state={"seen": [*seen, last]})
+        page = open_thread(thread, "?key=seen")
+        expect(page.locator(".write")).to_have_count(2)
+        expect(page.locator(".write").first.locator(".diff-row")).to_have_text(re.compile(r"seen\[3\].*four"))
+
 
 class TestTimeline:
     """3. Runs, messages, thoughts, tool cards, state writes; text that streams."""
@@ -524,11 +533,14 @@ class TestBranches:
         expect(panel.locator("[data-branch='what-if']")).to_contain_text("from #1")
         panel.locator("[data-branch='what-if']").get_by_role("button", name="Switch").click()
         expect(panel.locator("[data-branch='what-if']")).to_have_class(re.compile("is-active"))
+        run = site.run(thread)
+        site.post(f"/api/sessions/{thread}/runs/{run}/tool-calls", tool_name="look", input={})
         site.event(thread, "assistant_message", text="another way", state={"n": 100})
         panel.locator("[data-branch='main']").get_by_role("button", name="Compare").click()
         expect(panel.locator(".diff-row.is-changed")).to_contain_text("n")
         expect(panel.locator(".compare")).to_contain_text("another way")
         expect(panel.locator(".compare")).to_contain_text("main 3")
+        expect(panel.locator(".compare .entry-text")).to_have_count(3)
         panel.get_by_role("button", name="Fork into a new thread").click()
         expect(page).not_to_have_url(re.compile(thread))
         expect(page.locator(".row.k-message")).to_have_count(1)

@@ -68,7 +68,7 @@ class Monitor {
       may: (permission) => this._may(permission),
     });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
-    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._place.at !== null && this._goTo({ at: null, version: null }) });
+    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._beforeSending() });
     const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), may: (permission) => this._may(permission), answers: this._answers };
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
     const pages = byId("timeline").querySelector(".pages");
@@ -485,6 +485,12 @@ class Monitor {
       this._notify(error.message);
       return null;
     }
+  }
+
+  /** A message is sent in the present and at the end of the timeline. */
+  _beforeSending() {
+    if (this._place.at !== null) this._goTo({ at: null, version: null });
+    this._timeline.toEnd();
   }
 
   // New threads

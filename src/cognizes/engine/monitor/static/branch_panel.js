@@ -140,8 +140,9 @@ export class BranchPanel {
     const [here, there] = await Promise.all([one, other].map((branch) => get(`contexts/${encodeURIComponent(this._threadId)}/messages`, { branch, limit: 500 })));
     const known = new Set(here.messages.map((message) => message.id));
     const ofOther = new Set(there.messages.map((message) => message.id));
+    const said = (messages) => messages.filter(textOf);
     const side = (name, messages) => h("div", {}, h("div.label", {}, `Only in ${name}`), messages.length ? messages.slice(-10).map((message) => h("p.entry-text", {}, h("strong", {}, `${message.role}: `), textOf(message))) : h("p.empty-line", {}, "nothing"));
-    return h("div.block.compare", {}, side(one, here.messages.filter((message) => !ofOther.has(message.id))), side(other, there.messages.filter((message) => !known.has(message.id))));
+    return h("div.block.compare", {}, side(one, said(here.messages.filter((message) => !ofOther.has(message.id)))), side(other, said(there.messages.filter((message) => !known.has(message.id)))));
   }
 }
 

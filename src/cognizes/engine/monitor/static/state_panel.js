@@ -1,9 +1,10 @@
 // The state of a thread by scope, live or at an event, with the history of a key.
 
 import { get, thread } from "./api.js";
+import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { clock, exact, number, shortId } from "./format.js";
-import { valueView } from "./value_tree.js";
+import { isCut, valueView } from "./value_tree.js";
 
 const SCOPES = [
   ["session", "", "this thread"],
@@ -105,18 +106,20 @@ export class StatePanel {
     try {
       const { history } = await get(thread(this._threadId, "/keys"), { key, limit: 200 });
       if (this._key !== key) return;
-      replace(this._history, head, history.length ? h("ol.writes", {}, history.reverse().map((write) => this._write(key, write))) : h("p.empty-line", {}, "Not written by an event; part of the initial state."));
+      replace(this._history, head, history.length ? h("ol.writes", {}, history.reverse().map((write, place) => this._write(key, write, history[place + 1]))) : h("p.empty-line", {}, "Not written by an event; part of the initial state."));
     } catch (error) {
       if (this._key === key) replace(this._history, head, h("p.empty-line.is-error", {}, error.message));
     }
   }
 
-  _write(key, write) {
+  /** One write: the value, and what changed inside a list or an object since the write before. */
+  _write(key, write, earlier) {
     const here = !write.thread_id || write.thread_id === this._threadId;
     const name = key.split(":").at(-1);
     return h(
       "li.write", { "data-seq": write.sequence_num },
       h("div.write-value", {}, write.deleted ? h("span.muted", {}, "deleted") : valueView(write.value, { name })),
+      isContainer(write.value) && isContainer(earlier?.value) && diffView({ added: {}, removed: {}, changed: { [key]: [earlier.value, write.value] } }),
       h(
         "div.write-meta", {},
         h("span.author", {}, write.author ?? "at creation"),
@@ -127,6 +130,11 @@ export class StatePanel {
       ),
     );
   }
+}
+
+/** Whether a value is a list or an object that is not cut. */
+function isContainer(value) {
+  return value !== null && typeof value === "object" && !isCut(value);
 }
 
 function scopeSection(scope, hint) {
