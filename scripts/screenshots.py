@@ -308,7 +308,7 @@ def shots(browser: Browser, url: str, threads: dict[str, str], only: str | None)
         ("monitor-approval", demo, "light", wide, _run),
         ("monitor-needs-you", f"{url}/", "light", wide, _needs_you),
         ("monitor-runs", f"{url}/#/runs", "light", wide, lambda page: page.locator(".runs-table td").first.wait_for()),
-        ("monitor-welcome", f"{url}/", "light", wide, lambda page: page.locator(".welcome button").wait_for()),
+        ("monitor-welcome", f"{url}/", "light", wide, lambda page: page.locator(".welcome .is-large").wait_for()),
         ("monitor-narrow", trip, "light", narrow, _settle),
         # The last one: its message withdraws the question of the agent.
         ("monitor-pulse", demo, "dark", wide, _pulse),
