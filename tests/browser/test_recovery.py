@@ -356,19 +356,31 @@ def test_the_message_of_a_failed_run_is_sent_again(page: Page, site: Site) -> No
     expect(again).to_be_hidden()
 
 
-def test_a_message_that_is_sent_is_in_view(page: Page, site: Site) -> None:
+def test_a_message_that_is_sent_is_in_view(site: Site, open_thread: OpenThread) -> None:
     """Also when the timeline stood at an older event, or in the past."""
     thread = site.thread(app="demo", user="default")
     for number in range(40):
         site.event(thread, "user_message", author="user", text=f"message {number}")
-    page.goto(f"{site.url}/#/thread/{thread}?at=3")
+    page = open_thread(thread, "?at=3")
     expect(page.locator(".row[data-seq='3']")).to_be_in_viewport()
     for text in ("from the past", "from further up"):
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
         page.locator("#chat-input").fill(text)
         page.keyboard.press("Enter")
         expect(page.locator(".row[data-seq] .from-assistant", has_text=text)).to_be_in_viewport()
         page.locator("#timeline").evaluate("element => { element.scrollTop = 0; }")
         expect(page.locator(".row[data-seq='1']")).to_be_in_viewport()
+
+
+def test_the_end_stays_in_view_when_the_timeline_becomes_smaller(site: Site, open_thread: OpenThread) -> None:
+    thread = site.thread()
+    for number in range(40):
+        site.event(thread, "user_message", author="user", text=f"message {number}")
+    page = open_thread(thread)
+    expect(page.locator(".row[data-seq='40']")).to_be_in_viewport()
+    page.locator(".pulse-button").click()
+    expect(page.locator(".tile").first).to_be_visible()
+    expect(page.locator(".row[data-seq='40']")).to_be_in_viewport()
 
 
 def test_a_message_to_a_deleted_thread_stays_in_the_box(page: Page, site: Site) -> None:

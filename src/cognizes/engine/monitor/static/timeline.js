@@ -33,8 +33,9 @@ export class Timeline {
     scroller.append(this._list, this._tail, this._popover, this._announcer);
     this.reset();
     scroller.addEventListener("scroll", () => this._onScroll(), { passive: true });
-    // An image that is loaded, for example: what is shown at its end stays there.
-    new ResizeObserver(() => this._isFollowing && this.toEnd()).observe(this._list);
+    // An image that is loaded, or less room for the timeline: what is shown at its end stays there.
+    const resized = new ResizeObserver(() => this._isFollowing && this.toEnd());
+    for (const element of [this._list, scroller]) resized.observe(element);
     scroller.addEventListener("click", (event) => this._onClick(event));
   }
 
