@@ -27,6 +27,7 @@ from typing_extensions import override
 from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
 from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
+from cognizes.engine.adapters.adk.memory_service import HostedMemoryService
 from cognizes.engine.adapters.adk.plugins import AttachmentPlugin, ModelNames, StreamedIds
 from cognizes.engine.adapters.adk.run_input import (
     OpenCalls,
@@ -39,6 +40,7 @@ from cognizes.engine.adapters.adk.run_input import (
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
+from cognizes.engine.adapters.engines import GivenEngine
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
@@ -207,7 +209,10 @@ class AdkAgent:
         )
 
     def _make_runner(self, app: App) -> Runner:
-        return Runner(app=app, session_service=self._service, artifact_service=self._service.artifacts)
+        service = self._service
+        return Runner(
+            app=app, session_service=service, artifact_service=service.artifacts, memory_service=service.memories
+        )
 
 
 class _Recording:
@@ -378,17 +383,10 @@ class HostedSessionService(OpenSessionService):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(on_conflict="rebase")
-        self._hosting_engine = engine
+        self._lease = GivenEngine(engine)
         self.artifacts = HostedArtifactService(engine)
+        self.memories = HostedMemoryService(engine)
         self.active: dict[SessionKey, ActiveTurn] = {}
-
-    @override
-    async def engine(self) -> Engine:
-        return self._hosting_engine
-
-    @override
-    async def close(self) -> None:
-        """Do nothing: the server closes its engine."""
 
     @override
     async def append_event(self, session: Session, event: Event) -> Event:

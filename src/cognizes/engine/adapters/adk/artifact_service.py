@@ -11,7 +11,7 @@ from google.genai import types
 from typing_extensions import override
 
 from cognizes.engine.adapters.adk.events import to_json
-from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
+from cognizes.engine.adapters.engines import EngineLease, EngineUser, GivenEngine, known_settings, parse_address
 from cognizes.engine.artifacts import Artifact, ArtifactScope
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
@@ -144,15 +144,7 @@ class HostedArtifactService(OpenArtifactService):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
-        self._hosting_engine = engine
-
-    @override
-    async def engine(self) -> Engine:
-        return self._hosting_engine
-
-    @override
-    async def close(self) -> None:
-        """Do nothing: the server closes its engine."""
+        self._lease = GivenEngine(engine)
 
 
 def _scope(app_name: str, user_id: str, session_id: str | None) -> ArtifactScope:

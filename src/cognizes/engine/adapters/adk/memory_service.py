@@ -14,8 +14,9 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from cognizes.engine.adapters.adk.events import to_json
-from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
+from cognizes.engine.adapters.engines import EngineLease, EngineUser, GivenEngine, known_settings, parse_address
 from cognizes.engine.database.documents import canonical_json
+from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.records import Hit, MemoryScope
@@ -100,6 +101,14 @@ class OpenMemoryService(EngineUser, BaseMemoryService):
             await engine.memory.forget(app_name, user_id, memory_id)
         except InvalidInputError:
             return
+
+
+class HostedMemoryService(OpenMemoryService):
+    """The memories of hosted agents, on the server's engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._lease = GivenEngine(engine)
 
 
 def _turns(
