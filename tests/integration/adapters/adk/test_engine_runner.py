@@ -9,7 +9,9 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps.app import App
+from google.adk.events.event import Event
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.workflow import START, Workflow
 from google.genai import types
 
 from cognizes.engine import Engine, RunStatus
@@ -75,6 +77,20 @@ async def test_an_app_keeps_its_plugins_and_is_not_changed(database_url: str) ->
         assert len(await engine.runs.list(session.thread_id)) == 2
 
 
+async def test_a_workflow_is_run_as_a_node(database_url: str) -> None:
+    def shout(node_input: str) -> Event:
+        return Event(content=types.ModelContent(f"{node_input}!"))
+
+    workflow = Workflow(name="shouting", edges=[(START, shout)])
+    async with Runner(node=workflow, database_url=database_url) as runner:
+        assert await _talk(runner) == ["hi!"]
+    async with Engine.open(database_url) as engine:
+        session = await engine.sessions.get("shouting", "ada", "s1")
+        assert session is not None
+        (run,) = await engine.runs.list(session.thread_id)
+        assert run.status is RunStatus.COMPLETED
+
+
 async def test_services_that_are_passed_in_are_used_and_stay_open(database_url: str) -> None:
     sessions = InMemorySessionService()
     async with Runner(
@@ -85,7 +101,8 @@ async def test_services_that_are_passed_in_are_used_and_stay_open(database_url: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hint"), [({}, "either app or agent"), ({"agent": LlmAgent(name="a")}, "app_name is required")]
+    ("arguments", "hint"),
+    [({}, "exactly one of app, agent and node"), ({"agent": LlmAgent(name="a")}, "app_name is required")],
 )
 def test_missing_arguments_are_named(arguments: dict[str, object], hint: str) -> None:
     with pytest.raises(ValueError, match=hint):

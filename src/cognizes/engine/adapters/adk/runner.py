@@ -13,6 +13,7 @@ from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions.base_session_service import BaseSessionService
+from google.adk.workflow import BaseNode
 
 from cognizes.engine.adapters.adk.artifact_service import OpenArtifactService
 from cognizes.engine.adapters.adk.memory_service import OpenMemoryService
@@ -37,6 +38,7 @@ class Runner(AdkRunner):
         app: App | None = None,
         app_name: str | None = None,
         agent: BaseAgent | None = None,
+        node: BaseNode | None = None,
         plugins: Sequence[BasePlugin] = (),
         database_url: str | None = None,
         session_service: BaseSessionService | None = None,
@@ -56,7 +58,7 @@ class Runner(AdkRunner):
             artifact_service = OpenArtifactService(database_url)
             self._own_services.append(artifact_service)
         super().__init__(
-            app=_recorded_app(app, app_name, agent, plugins),
+            app=_recorded_app(app, app_name, agent, node, plugins),
             app_name=app_name,
             session_service=session_service,
             memory_service=memory_service,
@@ -74,14 +76,21 @@ class Runner(AdkRunner):
                 await service.close()
 
 
-def _recorded_app(app: App | None, app_name: str | None, agent: BaseAgent | None, plugins: Sequence[BasePlugin]) -> App:
-    if (app is None) == (agent is None):
-        raise ValueError("pass either app or agent to Runner()")
+def _recorded_app(
+    app: App | None,
+    app_name: str | None,
+    agent: BaseAgent | None,
+    node: BaseNode | None,
+    plugins: Sequence[BasePlugin],
+) -> App:
+    if sum(given is not None for given in (app, agent, node)) != 1:
+        raise ValueError("pass exactly one of app, agent and node to Runner()")
     if app is None:
-        if not app_name:
+        if agent is not None and not app_name:
             raise ValueError("app_name is required with agent")
+        root = agent if agent is not None else node
         # Without validation, as ADK's own runner does: an app name here is any text.
-        app = App.model_construct(name=app_name, root_agent=agent, plugins=[])
+        app = App.model_construct(name=app_name or (node.name if node else ""), root_agent=root, plugins=[])
     together = [*app.plugins, *plugins]
     if not any(isinstance(plugin, EngineStreamPlugin) for plugin in together):
         together.append(EngineStreamPlugin())
