@@ -92,6 +92,8 @@ _AGENT_KINDS = ("interrupt", "step_start", "step_end", "activity", "agui_frame")
 PARTS_FORMAT = "parts"
 """The `format` of a tool result that consists of text, images and other parts."""
 CONFIRMATION = f"{REQUEST_PREFIX}confirmation"
+_RUNNER = "model"
+"""The author of what ADK's runner says itself, such as the answer of a plugin that skips the agent."""
 _CONFIRMATION_ANSWER: JsonObject = {
     "type": "object",
     "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
@@ -504,7 +506,7 @@ class Translator:
         return self._turns.setdefault(_place(event), ModelTurn(_message_id(event), message_role(event)))
 
     def _enter(self, event: Event) -> Frames:
-        if self._is_strict:
+        if self._is_strict and event.author != _RUNNER:
             yield from self._subagents.enter(
                 event.author, adk_field(event, "branch") or "", event_id=_message_id(event)
             )
@@ -565,7 +567,14 @@ def waits_for(event: Event, interrupt_ids: Collection[str]) -> bool:
 def interrupt_of(question: Question) -> Interrupt:
     """Return the interrupt of a question; the next input's `resume` answers it by its id."""
     if question.name != CONFIRMATION:
-        return Interrupt(id=question.id, reason=question.name.removeprefix(REQUEST_PREFIX), metadata=question.arguments)
+        message, schema = (question.arguments.get(name) for name in ("message", "response_schema"))
+        return Interrupt(
+            id=question.id,
+            reason=question.name.removeprefix(REQUEST_PREFIX),
+            message=message if isinstance(message, str) else None,
+            response_schema=schema if isinstance(schema, dict) else None,
+            metadata=question.arguments,
+        )
     call = question.arguments.get("originalFunctionCall") or {}
     confirmation = question.arguments.get("toolConfirmation") or {}
     return Interrupt(

@@ -193,8 +193,11 @@ def _answer(entry: ResumeEntry, name: str) -> types.Part:
         response = {"confirmed": False} if entry.status == "cancelled" else _confirmation(entry)
     elif isinstance(payload, dict):
         response = payload
-    else:
+    elif entry.status == "cancelled":
         response = {"result": payload, "status": entry.status}
+    else:
+        # ADK unwraps this form: a workflow gets the payload itself.
+        response = {"result": payload}
     return types.Part(function_response=types.FunctionResponse(id=entry.interrupt_id, name=name, response=response))
 
 
