@@ -29,8 +29,9 @@ HOW_TO_GET_AGENTS = (
     "google-adk is not installed; get it with `uv sync --extra adk` or `pip install 'cognizes-engine[adk]'`"
 )
 _ACCEPTED = (
-    "an ADK agent or App, a compiled LangGraph graph, a Pydantic AI Agent, an OpenAI Agents SDK Agent, an object with "
-    "`run(RunAgentInput)` that yields AG-UI events, a HostedAgent, or an async generator function of RunAgentInput"
+    "an ADK agent, Workflow or App, a compiled LangGraph graph, a Pydantic AI Agent, an OpenAI Agents SDK Agent, an "
+    "object with `run(RunAgentInput)` that yields AG-UI events, a HostedAgent, or an async generator function of "
+    "RunAgentInput"
 )
 
 
@@ -47,7 +48,7 @@ class _Framework:
 _FRAMEWORKS = (
     _Framework(
         "adk",
-        frozenset({("google.adk", "BaseAgent"), ("google.adk", "App")}),
+        frozenset({("google.adk", "BaseNode"), ("google.adk", "App")}),
         "cognizes.engine.adapters.adk.agent",
         "host_app",
     ),

@@ -15,12 +15,13 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
-from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps.app import App
 from google.adk.events.event import Event
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
+from google.adk.workflow import BaseNode
 from google.genai import types
 from typing_extensions import override
 
@@ -102,12 +103,12 @@ class AdkAgent:
 
     @property
     def capabilities(self) -> AgentCapabilities:
-        """Return what ADK can do; an app says itself whether its invocations can be resumed."""
+        """Return what ADK can do. An app says whether its invocations can be resumed; tools belong to an LlmAgent."""
         config = self._app.resumability_config
         return AgentCapabilities(
             resumes_after_crash=bool(config and config.is_resumable),
             interrupts=True,
-            client_tools=True,
+            client_tools=isinstance(self._app.root_agent, LlmAgent),
             streams_tool_arguments=True,
             multimodal=True,
             keeps_own_history=True,
@@ -408,8 +409,8 @@ class HostedSessionService(OpenSessionService):
 _services: WeakKeyDictionary[Engine, HostedSessionService] = WeakKeyDictionary()
 
 
-def host_app(found: App | BaseAgent, *, name: str, engine: Engine) -> AdkAgent:
-    """Return an ADK app, or an agent as an app of its name, as a hosted agent.
+def host_app(found: App | BaseNode, *, name: str, engine: Engine) -> AdkAgent:
+    """Return an ADK app, or an agent or workflow as an app of its name, as a hosted agent.
 
     Agents of one engine share a session service. The name of an ADK agent is always its own.
     """
@@ -417,7 +418,9 @@ def host_app(found: App | BaseAgent, *, name: str, engine: Engine) -> AdkAgent:
     if service is None:
         service = _services[engine] = HostedSessionService(engine)
         _skip_missing_a2a()
-    return AdkAgent(found if isinstance(found, App) else App(name=found.name, root_agent=found), service)
+    # Without validation, as ADK's own runner does: App accepts fewer names than an agent.
+    app = found if isinstance(found, App) else App.model_construct(name=found.name, root_agent=found, plugins=[])
+    return AdkAgent(app, service)
 
 
 def _skip_missing_a2a() -> None:
