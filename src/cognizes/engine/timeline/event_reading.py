@@ -23,6 +23,9 @@ the client has it. The author of one that an end user quotes is `user`."""
 CLIENT_HISTORY_MARK: JsonObject = {"cognizes": {"clientHistory": True}}
 """The `metadata` of an AG-UI message that an end user brought in another role than its own: no agent wrote it."""
 
+CLIENT_CALLS = "agui_client_calls"
+"""The key of ADK's `custom_metadata` with the ids of the event's calls that tools of the client answer."""
+
 AGUI_PARTS = "agui_parts"
 """The key of ADK's `custom_metadata` with the parts of a user's message as its client sent them, without their data."""
 

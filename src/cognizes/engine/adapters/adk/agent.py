@@ -29,7 +29,7 @@ from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
 from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
 from cognizes.engine.adapters.adk.memory_service import HostedMemoryService
-from cognizes.engine.adapters.adk.plugins import AttachmentPlugin, ModelNames, StreamedIds
+from cognizes.engine.adapters.adk.plugins import AttachmentPlugin, ClientCalls, ModelNames, StreamedIds
 from cognizes.engine.adapters.adk.run_input import (
     OpenCalls,
     UserTurn,
@@ -87,7 +87,14 @@ class AdkAgent:
 
     def __init__(self, app: App, service: HostedSessionService) -> None:
         self._streamed_ids = StreamedIds()
-        plugins = [*app.plugins, self._streamed_ids, ModelNames(service), AttachmentPlugin(service.engine)]
+        self._client_calls = ClientCalls()
+        plugins = [
+            *app.plugins,
+            self._streamed_ids,
+            self._client_calls,
+            ModelNames(service),
+            AttachmentPlugin(service.engine),
+        ]
         self._app = app.model_copy(update={"plugins": plugins})
         self._service = service
         self._runner = self._make_runner(self._app)
@@ -125,12 +132,12 @@ class AdkAgent:
         if session_id.strip() != session_id:
             raise InvalidInputError("ADK's session ids have no blanks at their ends; send such a threadId")
         session = await self._service.get_session(app_name=self.name, user_id=user_id, session_id=session_id)
-        reserved = self._server_tools if is_end_user else frozenset[str]()
+        reserved = self._server_tools if is_end_user else None
         events = session.events if session else []
         return _turn(session, self._user_turn(run_input, events, reserved=reserved, is_end_user=is_end_user), run_input)
 
     def _user_turn(
-        self, run_input: RunAgentInput, events: Sequence[Event], *, reserved: frozenset[str], is_end_user: bool
+        self, run_input: RunAgentInput, events: Sequence[Event], *, reserved: frozenset[str] | None, is_end_user: bool
     ) -> UserTurn:
         agent = self._app.root_agent.name if self._app.root_agent else self.name
         return read_turn(run_input, events, reserved=reserved, agent=agent, is_end_user=is_end_user)
@@ -149,7 +156,7 @@ class AdkAgent:
         invocation_id = await engine._database.fetch_value("find_invocation_of_run", thread_id, run.id)
         if not invocation_id and run_input.messages:
             # The server stopped before ADK stored the input.
-            turn = self._user_turn(run_input, opened.events, reserved=frozenset(), is_end_user=True)
+            turn = self._user_turn(run_input, opened.events, reserved=None, is_end_user=True)
             if self.capabilities.resumes_after_crash:
                 return _turn(opened, turn, run_input)
             await self._store_input(engine, run, turn)
@@ -191,6 +198,7 @@ class AdkAgent:
         finally:
             await recording.close()
             self._streamed_ids.forget(recording.invocation_id)
+            self._client_calls.forget(recording.invocation_id)
             self._service.forget_models(recording.invocation_id)
             if self._service.active.get(key) is active:
                 # Else this run was abandoned, and the session has another one.

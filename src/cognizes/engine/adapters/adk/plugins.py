@@ -1,4 +1,4 @@
-"""Plugins of hosted ADK agents: ids and arguments as they were streamed, bytes of attachments, names of models."""
+"""Plugins of hosted ADK agents: streamed ids and arguments, calls of the client's tools, attachments, model names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 from typing_extensions import override
 
+from cognizes.engine.adapters.adk.run_input import ClientTool
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.agui.call_arguments import ArgumentsWriter, arranged
 from cognizes.engine.artifacts.attachments import attachment_id_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.inputs import PromptAttachments
 from cognizes.engine.models import Session
+from cognizes.engine.timeline.event_reading import CLIENT_CALLS
 
 _GENERATED = "adk-"
 """Prefix of the ids that ADK makes for calls to which the model gave none."""
@@ -62,7 +64,9 @@ class StreamedIds(BasePlugin):
         elif event.content and event.content.parts:
             if whole := self._streaming.pop(place, None):
                 event.id = whole.id
-                _complete(whole, event.get_function_calls())
+                renamed = _complete(whole, event.get_function_calls())
+                if waiting := event.long_running_tool_ids:
+                    event.long_running_tool_ids = {renamed.get(one, one) for one in waiting}
         elif (unfinished := self._streaming.get(place)) and unfinished.id == event.id:
             event.id = Event.new_id()
 
@@ -86,21 +90,55 @@ def _follow(message: _Message, fragment: types.FunctionCall) -> None:
     call.writer.write([part.model_dump(exclude_none=True) for part in fragment.partial_args or ()])
 
 
-def _complete(message: _Message, calls: list[types.FunctionCall]) -> None:
-    """Give whole calls the ids and the order of arguments that were streamed."""
+def _complete(message: _Message, calls: list[types.FunctionCall]) -> dict[str, str]:
+    """Give whole calls the ids and the order of arguments that were streamed; return the new ids by the old ones."""
     known = {call.id for call in calls}
+    renamed: dict[str, str] = {}
     for call in calls:
         streamed = next((one for one in message.calls if one.id == call.id), None)
         if streamed is None and _is_generated(call):
             streamed = next((one for one in message.calls if one.id not in known and one.name == call.name), None)
         if streamed is not None:
             message.calls.remove(streamed)
+            renamed[call.id or ""] = streamed.id
             call.id = streamed.id
             call.args = arranged(call.args, streamed.writer.value)
+    return renamed
 
 
 def _is_generated(call: types.FunctionCall) -> bool:
     return (call.id or _GENERATED).startswith(_GENERATED)
+
+
+class ClientCalls(BasePlugin):
+    """Notes in every event with long-running calls which of them the tools of the client answer.
+
+    An end user may bring the results of these only. Names do not tell: a toolset may have a tool of the same name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="cognizes_client_calls")
+        self._offered: dict[tuple[str, str], set[str]] = {}
+
+    @override
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        """Remember the tools of the client that the model may call."""
+        names = {name for name, tool in llm_request.tools_dict.items() if isinstance(tool, ClientTool)}
+        if names:
+            self._offered[callback_context.invocation_id, callback_context.agent_name] = names
+
+    @override
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
+        if event.partial or not event.long_running_tool_ids:
+            return
+        names = self._offered.get((invocation_context.invocation_id, event.author), set())
+        ids = [call.id for call in event.get_function_calls() if call.name in names]
+        event.custom_metadata = {**(event.custom_metadata or {}), CLIENT_CALLS: ids}
+
+    def forget(self, invocation_id: str) -> None:
+        """Forget the tools of an invocation that has ended."""
+        for key in [key for key in self._offered if key[0] == invocation_id]:
+            del self._offered[key]
 
 
 class AttachmentPlugin(BasePlugin):

@@ -22,6 +22,7 @@ from ag_ui.core import (
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.apps.app import App
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -31,15 +32,19 @@ from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.hosting.inputs import marked, messages_before, quoted
 from cognizes.engine.models import JsonObject
-from cognizes.engine.timeline.event_reading import CLIENT_HISTORY, REQUEST_PREFIX
+from cognizes.engine.timeline.event_reading import CLIENT_CALLS, CLIENT_HISTORY, REQUEST_PREFIX
 
 
 @dataclass
 class OpenCalls:
-    """The long-running calls of a session without a result: their names by id."""
+    """The long-running calls of a session without a result: their names by id.
+
+    `of_agent` are the ids of those that are known to be calls of the agent's own tools.
+    """
 
     questions: dict[str, str] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
+    of_agent: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> OpenCalls:
@@ -47,8 +52,11 @@ class OpenCalls:
         for event in events:
             if event.author == "user":
                 calls._close(event)
+            of_client = (event.custom_metadata or {}).get(CLIENT_CALLS)
             for call in event.get_function_calls():
                 if call.id and call.name and call.id in (event.long_running_tool_ids or ()):
+                    if isinstance(of_client, list) and call.id not in of_client:
+                        calls.of_agent.add(call.id)
                     kind = calls.questions if call.name.startswith(REQUEST_PREFIX) else calls.tools
                     kind[call.id] = call.name
         return calls
@@ -80,15 +88,18 @@ def read_turn(
     run_input: RunAgentInput,
     events: Sequence[Event],
     *,
-    reserved: Set[str] = frozenset(),
+    reserved: Set[str] | None = None,
     agent: str = "",
     is_end_user: bool = True,
 ) -> UserTurn:
     """Return the user's turn in a session that has these events; `InvalidInputError` when there is nothing to answer.
 
-    `PermissionDeniedError` for the result of a `reserved` tool, which runs on the server. A session without events also
-    takes the history of the client, as messages of `agent`.
+    `PermissionDeniedError` for the result of a call of the agent's own tools, some of which are `reserved` by name;
+    with None the caller brings any result. A session without events also takes the history of the client, as messages
+    of `agent`.
     """
+    if taken := [tool.name for tool in run_input.tools or () if tool.name.startswith(REQUEST_PREFIX)]:
+        raise InvalidInputError(f"ADK asks people by functions with names such as {taken[0]!r:.80}; rename the tool")
     turn = _read_new(run_input, events, reserved)
     # Also a session whose first input was interrupted while its history was stored.
     if not all((event.custom_metadata or {}).get(CLIENT_HISTORY) for event in events):
@@ -99,7 +110,7 @@ def read_turn(
     return replace(turn, history=history, new_messages=[*brought, *turn.new_messages])
 
 
-def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[str]) -> UserTurn:
+def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[str] | None) -> UserTurn:
     calls = OpenCalls.of(events)
     new = [
         message
@@ -109,7 +120,13 @@ def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[s
     ]
     said = [(message.id, _content(message)) for message in new if isinstance(message, UserMessage)]
     results = [message for message in new if isinstance(message, ToolMessage)]
-    if claimed := {calls.tools[message.tool_call_id] for message in results} & reserved:
+    claimed = {
+        calls.tools[message.tool_call_id]
+        for message in results
+        if reserved is not None
+        and (message.tool_call_id in calls.of_agent or calls.tools[message.tool_call_id] in reserved)
+    }
+    if claimed:
         raise PermissionDeniedError(
             f"the result of the tool {', '.join(sorted(claimed))} comes from a key that is bound to no user"
         )
@@ -265,6 +282,12 @@ class ClientTool(BaseTool):
     def __init__(self, tool: Tool) -> None:
         super().__init__(name=tool.name, description=tool.description, is_long_running=True)
         self._parameters = tool.parameters
+
+    @override
+    async def process_llm_request(self, *, tool_context: ToolContext, llm_request: LlmRequest) -> None:
+        """Offer the tool unless the agent has one of this name, which may come from a toolset."""
+        if self.name not in llm_request.tools_dict:
+            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
 
     @override
     def _get_declaration(self) -> types.FunctionDeclaration:
