@@ -161,6 +161,8 @@ async def test_keys_are_asked_for(served: Served, keeper: Engine) -> None:
         assert (await http.post("/mcp?app_name=club", json=ping, headers=several)).status_code == 200
         assert (await http.get("/mcp", headers=bound)).status_code == 405
         assert (await http.post("/mcp", content=b"{", headers=bound)).status_code == 400
+        form = await http.post("/mcp", content=b"{}", headers={**bound, "Content-Type": "text/plain"})
+        assert (form.status_code, form.headers["content-type"]) == (400, "text/plain; charset=utf-8")
         large = {**ping, "params": {"_meta": {"x": "y" * 3_000_000}}}
         assert (await http.post("/mcp", json=large, headers=bound)).status_code == 413
 

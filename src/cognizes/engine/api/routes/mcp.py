@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -62,7 +63,13 @@ class McpResponse(Response):
             message, self._message = self._message, None
             return {"type": "http.request", "body": message, "more_body": False}
 
-        await self._server.serve_http(scope, replay, send)
+        async def send_labelled(message: Message) -> None:
+            # The transport names no type for the texts with which it refuses a request.
+            if message["type"] == "http.response.start" and "content-type" not in Headers(raw=message["headers"]):
+                message = {**message, "headers": [*message["headers"], (b"content-type", b"text/plain; charset=utf-8")]}
+            await send(message)
+
+        await self._server.serve_http(scope, replay, send_labelled)
 
 
 @router.post(
