@@ -1,12 +1,12 @@
 // Uses each feature of AG-UI with the real client, and prints what the client saw, as JSON.
-// node features.mjs <url of the server> <user> <directory of gates>
+// node features.mjs <agui-0|agui-1> <url of the server> <user> <directory of gates>
 
 import { writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { HttpAgent, runHttpRequest, transformHttpEventStream } from "agui-1";
 
-const [server, user, gates] = process.argv.slice(2);
+const [packageName, server, user, gates] = process.argv.slice(2);
+const { HttpAgent, runHttpRequest, transformHttpEventStream } = await import(packageName);
 const complaints = [];
 for (const method of ["warn", "error"]) {
   console[method] = (...words) => complaints.push(words.map(String).join(" "));
@@ -137,7 +137,7 @@ const features = {
   async sub_agents() {
     const agent = open("team");
     const { events } = await turn(agent, "a poem, please");
-    return { subagents: events.filter((event) => event.type.startsWith("SUBAGENT")), reply: reply(agent) };
+    return { items: events.filter((event) => /^(SUBAGENT|STEP)_/.test(event.type)), reply: reply(agent) };
   },
   async re_attach_in_mid_run() {
     const agent = open("slow");
@@ -152,7 +152,7 @@ const features = {
   },
   async predictive_state_updates() {
     // In Node, the ES module of the client cannot call the package that completes partial JSON; its CommonJS build can.
-    const client = createRequire(import.meta.url)("agui-1");
+    const client = createRequire(import.meta.url)(packageName);
     const headers = { "X-User-ID": user };
     const agent = new client.HttpAgent({ url: `${server}/agui/editor`, threadId: crypto.randomUUID(), headers });
     say(agent, "write");
