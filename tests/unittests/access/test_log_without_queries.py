@@ -55,6 +55,30 @@ def test_the_application_itself_keeps_queries_out_of_uvicorns_log(
     assert "secret" not in line
 
 
+@pytest.mark.parametrize(("level", "shown"), [("INFO", False), ("DEBUG", True)])
+def test_routine_lines_of_libraries_are_shown_only_at_debug(
+    level: str, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    before, former = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        configure_logging(Settings(log_level=level))
+        for name in ("mcp.server.streamable_http", "google_adk.google.adk.plugins.plugin_manager"):
+            logger = logging.Logger(name)
+            logger.parent = root
+            logger.info("routine")
+            logger.warning("unusual")
+    finally:
+        for handler in root.handlers:
+            handler.flush()
+        root.handlers[:] = before
+        root.setLevel(former)
+    lines = capsys.readouterr().err
+    assert lines.count("unusual") == 2
+    assert ("routine" in lines) is shown
+
+
 FORGED = "/a\x00\n12:00:00 INFO     forged\r\x1b[2J\x85\u2028"
 
 

@@ -39,6 +39,16 @@ _BUFFERED_LINES = 1000
 _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 
 
+_ROUTINE_LOGGERS = frozenset(
+    {
+        "google_adk.google.adk.plugins.plugin_manager",
+        "mcp.server.streamable_http",
+        "mcp.server.streamable_http_manager",
+    }
+)
+"""Loggers of libraries that write several lines at INFO for each request or run."""
+
+
 class LogLevel(StrEnum):
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -65,12 +75,18 @@ def configure_logging(settings: Settings) -> None:
     handler = BufferedLines()
     handler.addFilter(_is_not_a_cancellation)
     handler.addFilter(without_query)
+    if settings.log_level.upper() != LogLevel.DEBUG:
+        handler.addFilter(_is_not_routine)
     handler.setFormatter(
         JsonLines()
         if settings.log_format == "json"
         else TextLines("%(asctime)s %(levelname)-8s %(message)s", datefmt="%H:%M:%S")
     )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+
+
+def _is_not_routine(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO or record.name not in _ROUTINE_LOGGERS
 
 
 def _is_not_a_cancellation(record: logging.LogRecord) -> bool:
