@@ -180,3 +180,4 @@ def test_a_variable_that_is_no_setting_is_named_with_the_nearest_spelling(quick:
         "cognizes: COGNIZES_XYZZY is not a setting and is ignored; `cognizes config` lists the settings",
     ]
     assert quick("config", "--json", COGNIZES_DATABASE_URL="postgresql://x/y").stderr == ""
+    assert quick("config", "--json", COGNIZES_MCP_KEY="cgz_key").stderr == ""

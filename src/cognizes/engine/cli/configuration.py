@@ -22,6 +22,8 @@ from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
 _PREFIX = "COGNIZES_"
+_OPTION_VARIABLES = {"COGNIZES_MCP_KEY"}
+"""Variables of the environment that are options of one command."""
 _MINIMUM_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
 DataDirectory = Annotated[
@@ -81,7 +83,10 @@ def load_settings(*, data_dir: Path | None = None, database_url: str | None = No
 def misspelt_variables() -> list[str]:
     """Return a sentence for each `COGNIZES_…` variable of the environment and of `.env` that is not a setting."""
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    given = os.environ.keys() | (dotenv_values(".env").keys() if Path(".env").is_file() else set())
+    # In `.env` only settings are read.
+    given = (os.environ.keys() - _OPTION_VARIABLES) | (
+        dotenv_values(".env").keys() if Path(".env").is_file() else set()
+    )
     found = []
     for name in sorted(given):
         if name.upper().startswith(_PREFIX) and name.upper() not in known:
