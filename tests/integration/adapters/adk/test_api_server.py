@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from cognizes.engine import RunStatus
-from cognizes.engine.adapters.adk import OpenSessionService
+from cognizes.engine.adapters.adk import OpenMemoryService, OpenSessionService
 from cognizes.engine.adapters.adk.session_reader import Revision
 
 _SERVICES_PY = """
@@ -27,6 +28,12 @@ services:
   - scheme: cognizes
     type: session
     class: cognizes.engine.adapters.adk.OpenSessionService
+  - scheme: cognizes
+    type: memory
+    class: cognizes.engine.adapters.adk.OpenMemoryService
+  - scheme: cognizes
+    type: artifact
+    class: cognizes.engine.adapters.adk.OpenArtifactService
 """
 _AGENT = """
 import asyncio
@@ -55,7 +62,8 @@ async def api_server(folder: Path, uri: str, **files: str) -> AsyncIterator[http
         (folder / name.replace("_", ".")).write_text(text)
     adk = Path(sys.executable).with_name("adk")
     plugin = "--extra_plugins=cognizes.engine.adapters.adk.EngineStreamPlugin"
-    command = [str(adk), "api_server", "--port=0", f"--session_service_uri={uri}", plugin, str(folder)]
+    services = [f"--{kind}_service_uri={uri}" for kind in ("session", "memory", "artifact")]
+    command = [str(adk), "api_server", "--port=0", *services, plugin, str(folder)]
     with (folder / "server.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd=folder)
         try:
@@ -100,6 +108,17 @@ async def create(client: httpx.AsyncClient) -> None:
     assert answer.status_code == 200, answer.text
 
 
+async def check_artifacts_and_memory(client: httpx.AsyncClient) -> None:
+    base = "/apps/clerk/users/ada/sessions/s/artifacts"
+    name = f"user:{uuid4()}.txt"
+    saved = await client.post(base, json={"filename": name, "artifact": {"text": "tea"}})
+    assert (saved.status_code, saved.json()["version"]) == (200, 0)
+    assert name in (await client.get(base)).json()
+    assert (await client.get(f"{base}/{name}")).json() == {"text": "tea"}
+    assert (await client.get("/apps/clerk/users/eve/sessions/s/artifacts")).json() == []
+    assert (await client.patch("/apps/clerk/users/ada/memory", json={"session_id": "s"})).status_code == 200
+
+
 async def test_a_conversation_over_http(database_url: str, ours: OpenSessionService, tmp_path: Path) -> None:
     uri = database_url.replace("postgresql://", "cognizes://")
     async with api_server(tmp_path, uri, services_py=_SERVICES_PY) as client:
@@ -112,9 +131,14 @@ async def test_a_conversation_over_http(database_url: str, ours: OpenSessionServ
         assert [event["author"] for event in session["events"]] == ["user", "clerk"]
         patched = await client.patch("/apps/clerk/users/ada/sessions/s", json={"stateDelta": {"b": 2}})
         assert patched.json()["state"]["b"] == 2
+        await check_artifacts_and_memory(client)
         listed = (await client.get("/apps/clerk/users/ada/sessions")).json()
         assert [(item["id"], item["events"]) for item in listed] == [("s", [])]
     # The server is gone, what it stored is here.
+    async with OpenMemoryService(database_url) as memories:
+        found = await memories.search_memory(app_name="clerk", user_id="ada", query="hello")
+        assert found.memories
+        assert not (await memories.search_memory(app_name="clerk", user_id="eve", query="hello")).memories
     stored = await ours.get_session(app_name="clerk", user_id="ada", session_id="s")
     assert stored is not None
     assert stored.state == {"a": 1, "answer": "hello!", "b": 2}
@@ -132,6 +156,7 @@ async def test_parallel_runs_on_one_session_when_rebasing(database_url: str, tmp
         assert [answer.status_code for answer in answers] == [200] * 4
         session = await read(client)
         said = [event["content"]["parts"][0]["text"] for event in session["events"]]
+        await check_artifacts_and_memory(client)
         assert sorted(said) == sorted(text for number in range(4) for text in (f"q{number}", f"q{number}!"))
         assert session["state"]["answer"] in {f"q{number}!" for number in range(4)}
 
