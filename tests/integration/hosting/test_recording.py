@@ -402,7 +402,7 @@ async def test_the_example_answers(engine: Engine) -> None:
 
 @pytest.mark.parametrize("found", [42, dict, "text", lambda run_input: None])
 def test_an_object_that_is_no_agent_is_named(engine: Engine, found: object) -> None:
-    with pytest.raises(SetupError, match="which is no agent; name an ADK agent or App"):
+    with pytest.raises(SetupError, match="which is no agent; name an ADK agent, Workflow or App"):
         host_object(found, engine, path="module:thing")
 
 
