@@ -38,6 +38,13 @@ test("a user of ADK calls no tools", () => {
   assert.deepEqual(kinds, ["result"]);
 });
 
+test("a result beside a question of ADK says that the call waits", () => {
+  for (const requested of ["requested_tool_confirmations", "requested_auth_configs"]) {
+    const [result] = readEvent(event({ author: "agent", event_type: "observe", content: { adk: {}, parts: [RESPONSE] }, actions: { [requested]: { c: {} } } }));
+    assert.deepEqual(result, { kind: "result", id: "c", waiting: true });
+  }
+});
+
 test("a content that looks cut keeps the speaker", () => {
   const cut = { $cut: "text", length: 1, preview: "x" };
   assert.equal(readEvent(event({ content: cut }))[0].role, "user");

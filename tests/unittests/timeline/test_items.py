@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from cognizes.engine.models import Event
 from cognizes.engine.timeline.timeline import items_of
 from tests.unittests.agui.conftest import adk, call, engine_event, response, said, thought
@@ -100,8 +102,15 @@ def test_adk_results_know_their_tool_and_whether_they_failed() -> None:
     assert (bad["toolName"], bad["isError"], bad["id"]) == ("fetch", True, "observe-7/1")
 
 
-def test_a_confirmation_is_neither_a_call_nor_a_result() -> None:
-    assert items(adk(call("q", "adk_request_confirmation"))) == []
-    assert items(adk(response("q", {"confirmed": True}, name="adk_request_confirmation"), author="user")) == []
-    waiting = adk(response("c1", {"error": "confirm"}), actions={"requested_tool_confirmations": {"c1": {}}})
+@pytest.mark.parametrize(
+    ("question", "requested"),
+    [
+        ("adk_request_confirmation", "requested_tool_confirmations"),
+        ("adk_request_credential", "requested_auth_configs"),
+    ],
+)
+def test_a_question_is_neither_a_call_nor_a_result(question: str, requested: str) -> None:
+    assert items(adk(call("q", question))) == []
+    assert items(adk(response("q", {"confirmed": True}, name=question), author="user")) == []
+    waiting = adk(response("c1", {"error": "confirm"}), actions={requested: {"c1": {}}})
     assert items(waiting) == []

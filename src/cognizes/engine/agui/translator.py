@@ -567,11 +567,14 @@ def waits_for(event: Event, interrupt_ids: Collection[str]) -> bool:
 def interrupt_of(question: Question) -> Interrupt:
     """Return the interrupt of a question; the next input's `resume` answers it by its id."""
     if question.name != CONFIRMATION:
-        message, schema = (question.arguments.get(name) for name in ("message", "response_schema"))
+        message, schema, call_id = (
+            question.arguments.get(name) for name in ("message", "response_schema", "functionCallId")
+        )
         return Interrupt(
             id=question.id,
             reason=question.name.removeprefix(REQUEST_PREFIX),
             message=message if isinstance(message, str) else None,
+            tool_call_id=call_id if isinstance(call_id, str) else None,
             response_schema=schema if isinstance(schema, dict) else None,
             metadata=question.arguments,
         )

@@ -205,8 +205,8 @@ def long_running_calls(event: Event) -> set[str]:
 
 
 def unconfirmed_calls(event: Event) -> set[str]:
-    """Return the ids of tool calls whose result in this event only announces a required confirmation."""
-    return _ids(event.actions.get("requested_tool_confirmations"))
+    """Return the ids of tool calls whose result in this event only announces a required confirmation or credential."""
+    return _ids(event.actions.get("requested_tool_confirmations")) | _ids(event.actions.get("requested_auth_configs"))
 
 
 def _ids(given: Any) -> set[str]:

@@ -17,13 +17,17 @@ from ag_ui.core import (
     TextMessageContentEvent,
     Tool,
     ToolCallResultEvent,
+    ToolCallStartEvent,
     ToolMessage,
     UserMessage,
 )
+from fastapi.openapi.models import APIKey, APIKeyIn
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps.app import App
+from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes
+from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events.event import Event
 from google.adk.events.request_input import RequestInput
 from google.adk.models.base_llm import BaseLlm
@@ -129,6 +133,40 @@ async def test_a_workflow_asks_a_person_and_gets_the_answer_itself(engine: Engin
         assert (asked.reason, asked.message, asked.response_schema) == ("input", "Which colour?", COLOUR)
         resume = [{"interruptId": asked.id, "status": "resolved", "payload": payload}]
         assert text_of(await turn(host, thread, resume=resume)) == f"You picked {payload!r}."
+
+
+MAIL = AuthConfig(
+    auth_scheme=APIKey.model_validate({"in": APIKeyIn.header, "name": "X-Key"}),
+    raw_auth_credential=AuthCredential(auth_type=AuthCredentialTypes.API_KEY),
+)
+
+
+def read_mail(tool_context: ToolContext) -> dict[str, Any]:
+    """Read the mail of the user, who has the key."""
+    credential = tool_context.get_auth_response(MAIL)
+    if credential is None:
+        tool_context.request_credential(MAIL)
+        return {"waits": True}
+    return {"key": credential.api_key}
+
+
+async def test_a_tool_that_needs_a_credential_has_one_result(engine: Engine) -> None:
+    agent = LlmAgent(name="clerk", model=ScriptedModel(call("read_mail"), "Read."), tools=[read_mail])
+    async with hosted(engine, agent) as host:
+        asking = await turn(host, "t", "any mail?")
+        assert isinstance(asking[-1], RunFinishedEvent)
+        (asked,) = asking[-1].outcome.interrupts  # type: ignore[union-attr]
+        (called,) = [frame.tool_call_id for frame in asking if isinstance(frame, ToolCallStartEvent)]
+        assert (asked.reason, asked.tool_call_id) == ("credential", called)
+        answer = asked.metadata["authConfig"] | {"exchangedAuthCredential": {"authType": "apiKey", "apiKey": "k"}}
+        resume = [{"interruptId": asked.id, "status": "resolved", "payload": answer}]
+        frames = [*asking, *await turn(host, "t", resume=resume)]
+        (result,) = [frame for frame in frames if isinstance(frame, ToolCallResultEvent)]
+        assert (result.tool_call_id, result.content) == (called, '{"key":"k"}')
+        session = await engine.sessions.get("clerk", "ada", "t")
+        assert session is not None
+        items = (await engine.timeline.read(session.thread_id, limit=50)).items
+        assert [item["toolOutput"] for item in items if item["type"] == "tool_result"] == [{"key": "k"}]
 
 
 async def test_only_an_agent_with_a_model_offers_the_tools_of_a_client(engine: Engine) -> None:

@@ -86,7 +86,8 @@ function* userParts(content) {
 
 function* adkParts(event, content) {
   const role = event.author === "user" ? "user" : "assistant";
-  const unconfirmed = new Set(Object.keys(event.actions?.requested_tool_confirmations ?? {}));
+  const { requested_tool_confirmations: confirmations, requested_auth_configs: credentials } = event.actions ?? {};
+  const unconfirmed = new Set(Object.keys({ ...confirmations, ...credentials }));
   const media = role === "user" ? mediaOf(content) : [];
   if (media.length) yield { kind: "message", role, text: content.parts.map((part) => part?.text).filter((text) => typeof text === "string").join("\n"), media };
   let number = 0;
