@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from fastapi.openapi.models import APIKey, APIKeyIn
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.apps.app import App
+from google.adk.apps.app import App, ResumabilityConfig
 from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes
 from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events.event import Event
@@ -82,6 +83,15 @@ def pending_in(frames: list[BaseEvent]) -> list[str]:
     end = frames[-1]
     assert isinstance(end, RunFinishedEvent), end
     return getattr(end.outcome, "pending_tool_call_ids", None) or []
+
+
+def resumable(agent: LlmAgent, is_resumable: bool) -> App | LlmAgent:
+    if not is_resumable:
+        return agent
+    with warnings.catch_warnings():
+        # ADK calls it experimental.
+        warnings.simplefilter("ignore", UserWarning)
+        return App(name=agent.name, root_agent=agent, resumability_config=ResumabilityConfig(is_resumable=True))
 
 
 def client_tool(name: str) -> Tool:
@@ -245,6 +255,79 @@ async def test_an_end_user_answers_no_long_running_tool_of_a_toolset(engine: Eng
         session = await engine.sessions.get("clerk", "ada", "t")
         assert session is not None
         assert (await read_history(engine.sessions.log, thread_uuid(session.thread_id))).pending == []
+
+
+def asked(model: ScriptedModel) -> list[list[str]]:
+    """Return the parts of the latest request of a model, by content."""
+    return [
+        [
+            part.text
+            or (part.function_call and f"call {part.function_call.name}")
+            or f"result {part.function_response and part.function_response.response}"
+            for part in content.parts or ()
+        ]
+        for content in model.requests[-1].contents
+    ]
+
+
+BOTH = [call("pick_colour", of="the sky"), call("pick_colour", of="the sea")]
+
+
+@pytest.mark.parametrize("is_resumable", [False, True])
+async def test_the_model_is_called_when_all_results_of_the_client_are_there(engine: Engine, is_resumable: bool) -> None:
+    model = ScriptedModel(BOTH, "Two colours.")
+    offered = [client_tool("pick_colour")]
+    async with hosted(engine, resumable(LlmAgent(name="clerk", model=model), is_resumable)) as host:
+        first, second = pending_in(await turn(host, "t", "paint", tools=offered))
+        one = await turn(host, "t", ToolMessage(id="r2", tool_call_id=second, content="blue"), tools=offered)
+        assert pending_in(one) == [first]
+        assert len(model.requests) == 1
+        session = await engine.sessions.get("clerk", "ada", "t")
+        assert session is not None
+        history = await read_history(engine.sessions.log, thread_uuid(session.thread_id))
+        assert history.pending == [first]
+        frames = await turn(host, "t", ToolMessage(id="r1", tool_call_id=first, content="grey"), tools=offered)
+        assert (text_of(frames), pending_in(frames)) == ("Two colours.", [])
+        results = ["result {'result': 'grey'}", "result {'result': 'blue'}"]
+        contents = asked(model)
+        assert contents[:2] == [["paint"], ["call pick_colour"] * 2]
+        assert sorted(contents[2]) == sorted(results)
+
+
+@pytest.mark.parametrize("is_resumable", [False, True])
+async def test_the_model_waits_for_the_client_beside_a_tool_of_the_agent(engine: Engine, is_resumable: bool) -> None:
+    model = ScriptedModel([call("pick_colour", of="the sky"), call("look_up", of="the sky")], "Wide and blue.")
+    offered = [client_tool("pick_colour")]
+    agent = LlmAgent(name="clerk", model=model, tools=[look_up])
+    async with hosted(engine, resumable(agent, is_resumable)) as host:
+        frames = await turn(host, "t", "paint", tools=offered)
+        (waiting,) = pending_in(frames)
+        assert [frame.content for frame in frames if isinstance(frame, ToolCallResultEvent)] == [
+            '{"result":"the sky is wide"}'
+        ]
+        assert len(model.requests) == 1
+        picked = ToolMessage(id="picked", tool_call_id=waiting, content="blue")
+        assert text_of(await turn(host, "t", picked, tools=offered)) == "Wide and blue."
+        assert asked(model)[1:] == [
+            ["call pick_colour", "call look_up"],
+            ["result {'result': 'the sky is wide'}", "result {'result': 'blue'}"],
+        ]
+
+
+@pytest.mark.parametrize("is_resumable", [False, True])
+async def test_a_call_that_the_user_ignored_has_a_result_for_the_model(engine: Engine, is_resumable: bool) -> None:
+    model = ScriptedModel([*BOTH, call("look_up", of="the sky")], "As you like.")
+    offered = [client_tool("pick_colour")]
+    agent = LlmAgent(name="clerk", model=model, tools=[look_up])
+    async with hosted(engine, resumable(agent, is_resumable)) as host:
+        assert len(pending_in(await turn(host, "t", "paint", tools=offered))) == 2
+        frames = await turn(host, "t", "never mind", tools=offered)
+        assert (text_of(frames), pending_in(frames)) == ("As you like.", [])
+        *_, calls, results, last = asked(model)
+        assert calls == [*["call pick_colour"] * 2, "call look_up"]
+        assert results[0] == "result {'result': 'the sky is wide'}"
+        assert ["no result" in result for result in results] == [False, True, True]
+        assert last == ["never mind"]
 
 
 async def test_a_client_offers_no_function_by_which_adk_asks(engine: Engine) -> None:

@@ -73,6 +73,8 @@ class AdkTurn(Turn):
     message_ids: Sequence[str] = ()
     session: Session | None = None
     invocation_id: str = ""
+    waiting_event: Event | None = None
+    pending: Sequence[str] = ()
 
     @override
     def begun(self, session: models.Session, *, is_branched: bool) -> AdkTurn:
@@ -187,6 +189,11 @@ class AdkAgent:
                 await self._service.append_event(turn.session, brought)
             for message_id, content in turn.earlier:
                 await self._service.append_event(turn.session, Event(id=message_id, author="user", content=content))
+            if turn.waiting_event is not None:
+                await self._service.append_event(turn.session, _result_event(turn.waiting_event, turn.content))
+                for frame in recording.translator.finish():
+                    yield frame
+                return
             async with aclosing(self._events(turn, run_input, key)) as events:
                 async for event in events:
                     frames = recording.translate(event)
@@ -231,7 +238,11 @@ class _Recording:
         self._context = context
         self.invocation_id = turn.invocation_id
         self.translator = Translator(
-            thread_id=context.session.id, run_id=context.run.id, state=context.session.state, root_agent=root_agent
+            thread_id=context.session.id,
+            run_id=context.run.id,
+            state=context.session.state,
+            root_agent=root_agent,
+            pending=turn.pending,
         )
         self._streams = TurnStreams(context.engine, context.thread_id, run_id=context.run.id)
 
@@ -318,7 +329,14 @@ def _turn(session: Session | None, turn: UserTurn, run_input: RunAgentInput) -> 
             *([turn.message_id] if turn.message_id else ()),
         ],
         session=session,
+        waiting_event=turn.waiting_event,
+        pending=turn.pending,
     )
+
+
+def _result_event(called: Event, content: types.Content | None) -> Event:
+    """Return the event of results of tools of the client, some of whose calls in the event `called` still wait."""
+    return Event(author="user", invocation_id=called.invocation_id, branch=called.branch, content=content)
 
 
 def _signalled_turn(resumption: Resumption, run_input: RunAgentInput, session: Session) -> UserTurn | None:

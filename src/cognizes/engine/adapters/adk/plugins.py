@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from google.adk.agents.callback_context import CallbackContext
@@ -19,6 +19,7 @@ from cognizes.engine.agui.call_arguments import ArgumentsWriter, arranged
 from cognizes.engine.artifacts.attachments import attachment_id_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.inputs import PromptAttachments
+from cognizes.engine.hosting.turns import NO_RESULT
 from cognizes.engine.models import Session
 from cognizes.engine.timeline.event_reading import CLIENT_CALLS
 
@@ -111,34 +112,83 @@ def _is_generated(call: types.FunctionCall) -> bool:
 
 
 class ClientCalls(BasePlugin):
-    """Notes in every event with long-running calls which of them the tools of the client answer.
+    """Notes in events with long-running calls which of them the tools of the client answer, and ends the run there.
 
-    An end user may bring the results of these only. Names do not tell: a toolset may have a tool of the same name.
+    - An end user may bring the results of these only. Names do not tell: a toolset may have a tool of the same name.
+    - The tools of the agent that are called beside them are executed; the model is called when it gets all results.
+    - A call that the user ignored gets a result in the request of the model: models refuse a call without one.
     """
 
     def __init__(self) -> None:
         super().__init__(name="cognizes_client_calls")
         self._offered: dict[tuple[str, str], set[str]] = {}
+        self._called: set[tuple[str, str]] = set()
 
     @override
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
-        """Remember the tools of the client that the model may call."""
+        """Remember the tools of the client that the model may call, and complete the results of the request."""
+        llm_request.contents = list(_with_results(llm_request.contents))
         names = {name for name, tool in llm_request.tools_dict.items() if isinstance(tool, ClientTool)}
         if names:
             self._offered[callback_context.invocation_id, callback_context.agent_name] = names
 
     @override
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
+        place = (invocation_context.invocation_id, event.author)
+        if place in self._called and event.get_function_responses():
+            # ADK's mark of an event after which the agent does not call its model.
+            event.actions.skip_summarization = True
         if event.partial or not event.long_running_tool_ids:
             return
-        names = self._offered.get((invocation_context.invocation_id, event.author), set())
+        names = self._offered.get(place, set())
         ids = [call.id for call in event.get_function_calls() if call.name in names]
         event.custom_metadata = {**(event.custom_metadata or {}), CLIENT_CALLS: ids}
+        if ids:
+            self._called.add(place)
 
     def forget(self, invocation_id: str) -> None:
         """Forget the tools of an invocation that has ended."""
         for key in [key for key in self._offered if key[0] == invocation_id]:
             del self._offered[key]
+        self._called = {key for key in self._called if key[0] != invocation_id}
+
+
+def _with_results(contents: Sequence[types.Content]) -> Iterator[types.Content]:
+    """Yield contents with a result for every call that has none. ADK places results behind their calls."""
+    contents = list(contents)
+    for place, content in enumerate(contents):
+        yield content
+        calls = [part.function_call for part in content.parts or () if part.function_call]
+        if not calls or place + 1 == len(contents):
+            continue
+        following = contents[place + 1]
+        given = [part.function_response for part in following.parts or () if part.function_response]
+        later = {
+            part.function_response.id
+            for other in contents[place + 2 :]
+            for part in other.parts or ()
+            if part.function_response and part.function_response.id
+        }
+        missing = [_no_result(call) for call in calls if not _take(given, call) and call.id not in later]
+        if not missing:
+            continue
+        if any(part.function_response for part in following.parts or ()):
+            contents[place + 1] = types.Content(role=following.role, parts=[*(following.parts or ()), *missing])
+        else:
+            yield types.Content(role="user", parts=missing)
+
+
+def _take(given: list[types.FunctionResponse], call: types.FunctionCall) -> bool:
+    """Remove the result of a call; return whether there is one. ADK leaves ids out that models did not give."""
+    found = next((one for one in given if one.id == call.id and one.name == call.name), None)
+    if found is not None:
+        given.remove(found)
+    return found is not None
+
+
+def _no_result(call: types.FunctionCall) -> types.Part:
+    response = types.FunctionResponse(id=call.id, name=call.name, response={"error": NO_RESULT})
+    return types.Part(function_response=response)
 
 
 class AttachmentPlugin(BasePlugin):

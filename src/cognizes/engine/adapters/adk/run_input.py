@@ -39,12 +39,14 @@ from cognizes.engine.timeline.event_reading import CLIENT_CALLS, CLIENT_HISTORY,
 class OpenCalls:
     """The long-running calls of a session without a result: their names by id.
 
-    `of_agent` are the ids of those that are known to be calls of the agent's own tools.
+    `of_agent` are the ids of those that are known to be calls of the agent's own tools, `of_client` the events of those
+    that are known to be calls of the client's.
     """
 
     questions: dict[str, str] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
     of_agent: set[str] = field(default_factory=set)
+    of_client: dict[str, Event] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> OpenCalls:
@@ -52,10 +54,12 @@ class OpenCalls:
         for event in events:
             if event.author == "user":
                 calls._close(event)
-            of_client = (event.custom_metadata or {}).get(CLIENT_CALLS)
+            marked_calls = (event.custom_metadata or {}).get(CLIENT_CALLS)
             for call in event.get_function_calls():
                 if call.id and call.name and call.id in (event.long_running_tool_ids or ()):
-                    if isinstance(of_client, list) and call.id not in of_client:
+                    if isinstance(marked_calls, list) and call.id in marked_calls:
+                        calls.of_client[call.id] = event
+                    elif isinstance(marked_calls, list):
                         calls.of_agent.add(call.id)
                     kind = calls.questions if call.name.startswith(REQUEST_PREFIX) else calls.tools
                     kind[call.id] = call.name
@@ -65,16 +69,20 @@ class OpenCalls:
         for response in event.get_function_responses():
             self.questions.pop(response.id or "", None)
             self.tools.pop(response.id or "", None)
+            self.of_client.pop(response.id or "", None)
         if any(part.text for part in (event.content and event.content.parts) or ()):
-            # A text instead of an answer abandons the questions.
+            # A text instead of an answer abandons the questions. The result of a tool may still come.
             self.questions.clear()
+            self.of_client.clear()
 
 
 @dataclass(frozen=True)
 class UserTurn:
     """The new part of an input. `earlier` messages precede `content`, which the agent answers.
 
-    `history` are the events of an earlier conversation that the client brings into a new session.
+    `history` are the events of an earlier conversation that the client brings into a new session. `waiting_event` is
+    the event of calls that wait for further results of the client: the agent answers when it has all of them. `pending`
+    are the ids of all calls that wait after this turn.
     """
 
     content: types.Content
@@ -82,6 +90,8 @@ class UserTurn:
     earlier: list[tuple[str, types.Content]]
     new_messages: list[Message]
     history: list[Event] = field(default_factory=list)
+    waiting_event: Event | None = None
+    pending: list[str] = field(default_factory=list)
 
 
 def read_turn(
@@ -134,7 +144,17 @@ def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[s
     answers += [_tool_result(message, calls.tools[message.tool_call_id]) for message in results]
     if answers:
         message_id = results[0].id if results and not run_input.resume else None
-        return UserTurn(types.Content(role="user", parts=answers), message_id, said, new)
+        given = {message.tool_call_id for message in results}
+        answered = {calls.of_client[one].id for one in given if one in calls.of_client}
+        rest = [event for one, event in calls.of_client.items() if one not in given and event.id in answered]
+        return UserTurn(
+            types.Content(role="user", parts=answers),
+            message_id,
+            said,
+            new,
+            waiting_event=rest[0] if rest and not said and not run_input.resume else None,
+            pending=[] if said else [one for one in calls.tools if one not in given],
+        )
     if said:
         message_id, content = said.pop()
         return UserTurn(content, message_id, said, new)
