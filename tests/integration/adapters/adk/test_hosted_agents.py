@@ -168,7 +168,8 @@ async def test_a_tool_that_needs_a_credential_has_one_result(engine: Engine) -> 
         (asked,) = asking[-1].outcome.interrupts  # type: ignore[union-attr]
         (called,) = [frame.tool_call_id for frame in asking if isinstance(frame, ToolCallStartEvent)]
         assert (asked.reason, asked.tool_call_id) == ("credential", called)
-        answer = asked.metadata["authConfig"] | {"exchangedAuthCredential": {"authType": "apiKey", "apiKey": "k"}}
+        metadata: dict[str, Any] = asked.metadata or {}
+        answer = metadata["authConfig"] | {"exchangedAuthCredential": {"authType": "apiKey", "apiKey": "k"}}
         resume = [{"interruptId": asked.id, "status": "resolved", "payload": answer}]
         frames = [*asking, *await turn(host, "t", resume=resume)]
         (result,) = [frame for frame in frames if isinstance(frame, ToolCallResultEvent)]
@@ -208,6 +209,29 @@ async def test_the_answer_of_a_plugin_is_that_of_no_sub_agent(engine: Engine) ->
         frames = await turn(host, "t", "hi")
         assert text_of(frames) == "Closed today."
         assert not [frame for frame in frames if isinstance(frame, SubagentStartedEvent)]
+
+
+class Stamp(BasePlugin):
+    """Replaces every event by one with a stamp."""
+
+    def __init__(self) -> None:
+        super().__init__(name="stamp")
+
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event:
+        return event.model_copy(update={"custom_metadata": {**(event.custom_metadata or {}), "stamp": 1}})
+
+
+async def test_a_plugin_that_replaces_events_keeps_the_ids_of_streamed_calls(engine: Engine) -> None:
+    app = App(name="shop", root_agent=LlmAgent(name="clerk", model=StreamingPainter()), plugins=[Stamp()])
+    async with hosted(engine, app) as host:
+        frames = await turn(host, "t", "paint", tools=[client_tool("pick_colour")])
+        streamed = [frame.tool_call_id for frame in frames if isinstance(frame, ToolCallStartEvent)]
+        assert streamed == pending_in(frames)
+        session = await engine.sessions.get("shop", "ada", "t")
+        assert session is not None
+        events = await engine.sessions.events(session)
+        stamped = [event.content["adk"]["custom_metadata"] for event in events if event.author == "clerk"]
+        assert stamped == [{"stamp": 1, "agui_client_calls": streamed}]
 
 
 def look_up(of: str) -> str:

@@ -91,9 +91,10 @@ class AdkAgent:
         self._streamed_ids = StreamedIds()
         self._client_calls = ClientCalls()
         plugins = [
-            *app.plugins,
+            # ADK skips the plugins behind one that replaces an event.
             self._streamed_ids,
             self._client_calls,
+            *app.plugins,
             ModelNames(service),
             AttachmentPlugin(service.engine),
         ]
