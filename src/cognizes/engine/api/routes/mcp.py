@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +15,9 @@ from starlette.types import Message, Receive, Scope, Send
 from cognizes.engine.access import Permission
 from cognizes.engine.api.agents import DEFAULT_USER
 from cognizes.engine.api.authorization import Caller, CurrentEngine, Reach, access
+from cognizes.engine.api.responses import DocumentResponse
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import InvalidInputError, NotFoundError, PermissionDeniedError
+from cognizes.engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from cognizes.engine.adapters.mcp import McpCaller, McpServer
@@ -24,6 +27,7 @@ router = APIRouter(tags=["mcp"])
 HOW_TO_GET_MCP = "the extra mcp is not installed; get it with `pip install 'cognizes-engine[mcp]'`"
 DEFAULT_APP = "default"
 _CALLER = "cognizes.mcp_caller"
+_INVALID_REQUEST = -32600
 
 AppName = Annotated[str | None, Query(description="The app; by default the only one of the key.")]
 UserId = Annotated[str | None, Query(description="The user, for a key that is bound to none.")]
@@ -42,9 +46,11 @@ _ANSWERS: dict[int | str, dict[str, object]] = {
         "description": "The body is no JSON-RPC message, or of an unknown version of the protocol",
         "content": _REFUSED,
     },
+    403: {"description": "The key does not reach the app or the user", "content": _REFUSED},
     404: {"description": "The extra `mcp` is not installed"},
     406: {"description": "The `Accept` header allows no JSON", "content": _REFUSED},
     413: {"description": "The message is larger than COGNIZES_MAX_BODY_BYTES"},
+    422: {"description": "The app is not named, or the query is not valid", "content": _REFUSED},
 }
 
 
@@ -92,31 +98,36 @@ async def post_message(
 
     There are no sessions: each request is complete by itself. A key without the permission `write` can only read.
     """
-    server = _server(request, engine)
+    server = await _server(request, engine)
     bound_app = next(iter(caller.app_names)) if caller.app_names and len(caller.app_names) == 1 else None
     app = app_name or bound_app or (None if engine.access.is_required else DEFAULT_APP)
     if app is None:
-        raise InvalidInputError("this key is for several apps; name one: /mcp?app_name=...")
+        return _refusal(422, "this key is for several apps; name one: /mcp?app_name=...")
     given = user_id or x_user_id
     user = caller.user_id or given or DEFAULT_USER
     if not caller.sees(app, user) or given not in (None, user):
-        raise PermissionDeniedError(f"this key does not reach the user {given or user!r:.80} of the app {app!r:.80}")
+        return _refusal(403, f"this key does not reach the user {given or user!r:.80} of the app {app!r:.80}")
     from cognizes.engine.adapters.mcp import McpCaller  # noqa: PLC0415 - the extra may be missing
 
     request.scope[_CALLER] = McpCaller(app, user, may_write=caller.may(Permission.WRITE), name=caller.name)
     return McpResponse(server, await request.body())
 
 
-def _server(request: Request, engine: Engine) -> McpServer:
-    found: McpServer | None = getattr(request.app.state, "mcp", None)
-    if found is not None:
-        return found
-    if importlib.util.find_spec("mcp") is None:
-        raise NotFoundError(HOW_TO_GET_MCP)
-    from cognizes.engine.adapters.mcp import McpServer  # noqa: PLC0415 - the extra may be missing
+def _refusal(status: int, reason: str) -> Response:
+    """Return an error of JSON-RPC, whose message MCP clients show; they ignore problem details."""
+    error = {"code": _INVALID_REQUEST, "message": reason}
+    return DocumentResponse({"jsonrpc": "2.0", "id": None, "error": error}, status_code=status)
 
-    server: McpServer = McpServer(engine, _caller_of)
-    request.app.state.mcp = server
+
+async def _server(request: Request, engine: Engine) -> McpServer:
+    state = request.app.state
+    if not hasattr(state, "mcp"):
+        if importlib.util.find_spec("mcp") is None:
+            raise NotFoundError(HOW_TO_GET_MCP)
+        # In a thread: the import takes half a second, and the server answers other requests.
+        adapter = await asyncio.to_thread(importlib.import_module, "cognizes.engine.adapters.mcp")
+        state.mcp = adapter.McpServer(engine, _caller_of)
+    server: McpServer = state.mcp
     return server
 
 
