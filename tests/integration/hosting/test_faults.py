@@ -61,7 +61,7 @@ def test_a_missing_extra(package: str, extra: str, tmp_path: Path, monkeypatch: 
     [
         ("tests.integration.hosting.agents:missing", "has no attribute 'missing'; write it as package.module:agent"),
         ("no_such_module:agent", "No module named 'no_such_module'; write it as package.module:agent"),
-        ("tests.integration.hosting.agents:HELD_AT", "is a int, which is no agent; name an ADK agent, Workflow or App, a comp"),
+        ("tests.integration.hosting.agents:HELD_AT", "is a int, which is no agent; name an ADK agent, Workflow or App"),
         ("tests.integration.hosting.agents:RunAgentInput", "is the class RunAgentInput, which is no agent; name an A"),
     ],
 )

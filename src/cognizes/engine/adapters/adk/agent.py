@@ -41,7 +41,6 @@ from cognizes.engine.adapters.adk.run_input import (
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
-from cognizes.engine.adapters.engines import GivenEngine
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
@@ -411,10 +410,18 @@ class HostedSessionService(OpenSessionService):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(on_conflict="rebase")
-        self._lease = GivenEngine(engine)
+        self._hosting_engine = engine
         self.artifacts = HostedArtifactService(engine)
         self.memories = HostedMemoryService(engine)
         self.active: dict[SessionKey, ActiveTurn] = {}
+
+    @override
+    async def engine(self) -> Engine:
+        return self._hosting_engine
+
+    @override
+    async def close(self) -> None:
+        """Do nothing: the server closes its engine."""
 
     @override
     async def append_event(self, session: Session, event: Event) -> Event:
