@@ -26,8 +26,10 @@ def _until(read: Callable[[], Any]) -> Any:
 def test_a_run_continues_after_its_server_was_killed(database_url: str) -> None:
     first = serve(database_url, PACKING_SECONDS="3600", **AGENT)
     with httpx.Client(base_url=first.url, timeout=60) as http:
+        # As the Monitor sends it: forwardedProps and context reach the agent also when the run continues.
         body = {
-            "threadId": "order-1", "runId": "run-1", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+            "threadId": "order-1", "runId": "run-1", "state": {}, "tools": [],
+            "context": [{"description": "page", "value": "cart"}], "forwardedProps": {"cognizes": {"onBusy": "cancel"}},
             "messages": [{"id": "m1", "role": "user", "content": "two lamps"}],
         }  # fmt: skip
         with http.stream("POST", "/agui/shop", json=body) as answer:

@@ -364,6 +364,16 @@ def _client_context(run_input: RunAgentInput) -> JsonObject:
     return context
 
 
+def _is_client_context(event: Event) -> bool:
+    delta = event.actions.state_delta
+    return (
+        event.author == "user"
+        and event.content is None
+        and bool(delta)
+        and all(key.startswith("temp:agui_") for key in delta)
+    )
+
+
 async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: Event) -> None:
     """Note a stored event on the run's row. A failure is logged: the event itself is stored."""
     if event.partial:
@@ -406,6 +416,8 @@ class HostedSessionService(OpenSessionService):
 
     - Events belong to the active run of their session, and user messages keep the ids of the client.
     - Other writers may append to a session while an agent runs on it: the service merges, it does not conflict.
+    - ADK hands the client's context to a continued invocation in an event, which is not stored: ADK calls the tool at
+      which the invocation was interrupted only if no event of the invocation follows the call.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -425,6 +437,9 @@ class HostedSessionService(OpenSessionService):
 
     @override
     async def append_event(self, session: Session, event: Event) -> Event:
+        if _is_client_context(event):
+            session.state.update(event.actions.state_delta)
+            return event
         turn = self.active.get((session.app_name, session.user_id, session.id))
         revision = Revision.of(session)
         if turn is None or revision is None or event.partial:
