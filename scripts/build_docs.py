@@ -1,7 +1,7 @@
 """Build the documentation site: `uv run python scripts/build_docs.py [--out DIRECTORY]`, by default into `site/`.
 
-It adds two generated pages to `docs/`: the operations and schemas of the OpenAPI document, and the public Python names
-with their members. A broken link, or a page that the navigation lacks, fails the build.
+It adds generated pages to `docs/`: the operations and schemas of the OpenAPI document, the public Python names with
+their members, the settings, and the commands. A broken link, or a page that the navigation lacks, fails the build.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import typer
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
+from rich.text import Text
 
 from cognizes.engine import Settings
 from cognizes.engine.api.authorization import UNDECLARED, Access, Reach, declared_access
 from cognizes.engine.api.main import create_app
+from cognizes.engine.cli.command import app as command_line
+from cognizes.engine.cli.configuration import describe
 
 REPOSITORY = Path(__file__).parents[1]
 NAVIGATION: dict[str, dict[str, str]] = {
     "Start": {
         "Quickstart": "quickstart.md",
+        "Installation": "installation.md",
         "Tutorial: LangGraph": "tutorial-langgraph.md",
         "Tutorial: memory": "tutorial-memory.md",
         "Concepts": "concepts.md",
@@ -50,6 +55,9 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "MCP": "mcp.md",
     },
     "How to": {
+        "Test an agent": "guide-testing.md",
+        "Deploy": "guide-deploy.md",
+        "Choose settings": "guide-settings.md",
         "Keys for a web app": "guide-web-keys.md",
         "Approvals in another system": "guide-approvals.md",
         "nginx and two workers": "guide-nginx.md",
@@ -57,7 +65,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Memory in a LangGraph graph": "guide-langgraph-memory.md",
         "Back up, restore, upgrade": "guide-backup-upgrade.md",
     },
-    "Guides": {
+    "Manual": {
         "Sessions and state": "sessions.md",
         "Runs": "runs.md",
         "Memory": "memory.md",
@@ -76,7 +84,12 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Reliability": "reliability.md",
         "Benchmarks": "benchmarks.md",
     },
-    "Reference": {"REST": "reference-rest.md", "Python": "reference-python.md"},
+    "Reference": {
+        "REST": "reference-rest.md",
+        "Python": "reference-python.md",
+        "Settings": "reference-settings.md",
+        "Commands": "reference-commands.md",
+    },
     "Inside": {
         "Architecture": "architecture.md",
         "Versions and compatibility": "compatibility.md",
@@ -85,6 +98,9 @@ NAVIGATION: dict[str, dict[str, str]] = {
 }
 
 
+MAX_WIDTH = 88
+# Names in the first column of a table, such as settings, stay on one line. A wide table scrolls.
+STYLE = ".md-typeset td:first-child code { white-space: nowrap; }\n"
 ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 
 
@@ -263,7 +279,7 @@ def python_page() -> str:
 def _entry(name: str, value: object) -> list[str]:
     if not callable(value):
         return [f"**`{name}`** = `{value!r}`" if isinstance(value, str | int | dict) else f"**`{name}`**", ""]
-    lines = [f"### {name}", "", "```python", f"{name}{_signature(value)}", "```", ""]
+    lines = [f"### {name}", "", "```python", _wrapped(name, _signature(value)), "```", ""]
     text = _paragraph(value)
     # The text that `dataclass` makes repeats the signature.
     if text and not text.startswith(f"{name}("):
@@ -271,6 +287,23 @@ def _entry(name: str, value: object) -> list[str]:
     if isinstance(value, type):
         lines += [*_attributes(value), *_methods(value), ""]
     return lines
+
+
+def _wrapped(name: str, signature: str) -> str:
+    """Return a signature with one line per parameter if it is long."""
+    line = f"{name}{signature}"
+    if len(line) <= MAX_WIDTH:
+        return line
+    depth, parts = 0, [""]
+    inside, _, returned = signature.removeprefix("(").rpartition(")")
+    for sign in inside:
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    body = "".join(f"    {part.strip()},\n" for part in parts)
+    return f"{name}(\n{body}){returned}"
 
 
 def _attributes(kind: type) -> list[str]:
@@ -341,6 +374,55 @@ def _paragraph(value: object) -> str:
     return (inspect.getdoc(value) or "").split("\n\n")[0]
 
 
+def settings_page() -> str:
+    """Return a page with all settings: variable, default, bounds and meaning."""
+    lines = [
+        "# Settings",
+        "",
+        "Each setting is an environment variable or a line of `.env`. In Python it is an argument of `Engine.open()`,",
+        "in lower case without the prefix, for example `pool_size=20`. `cognizes config` prints the values in use, and",
+        "`cognizes config --template` a file with all defaults. [Choosing settings](guide-settings.md) explains which",
+        "ones to set first.",
+        "",
+    ]
+    schema = Settings.model_json_schema(by_alias=False)["properties"]
+    rows = []
+    for setting in describe(Settings(_env_file=None)):  # type: ignore[call-arg]
+        default = "" if setting.name == "data_dir" or setting.default in (None, "") else f"`{setting.default}`"
+        bounds = _bounds({name: value for name, value in schema[setting.name].items() if name != "default" and value})
+        rows.append((f"`{setting.variable}`", default, setting.description + bounds.replace(",", " Allowed:", 1)))
+    return "\n".join([*lines, *_table(("variable", "default", "meaning"), rows)])
+
+
+def commands_page() -> str:
+    """Return a page with all commands of `cognizes`, their arguments and options."""
+    lines = [
+        "# Commands",
+        "",
+        "`cognizes --help` and `cognizes COMMAND --help` print the same. A command exits with 0 for success, 1 for a",
+        "failure and 2 for wrong usage.",
+        "",
+    ]
+    root = typer.main.get_command(command_line)
+    return "\n".join([*lines, *_commands(root, root.context_class(root, info_name="cognizes"))])
+
+
+def _commands(group: Any, context: Any) -> list[str]:
+    lines = []
+    for name, command in group.commands.items():
+        inner = command.context_class(command, info_name=name, parent=context)
+        if hasattr(command, "commands"):
+            lines += _commands(command, inner)
+            continue
+        usage = " ".join([inner.command_path, *command.collect_usage_pieces(inner)]).replace("{", "").replace("}", "")
+        text = Text.from_markup(inspect.cleandoc(command.help or "")).plain
+        lines += [f"## {inner.command_path}", "", "```text", usage, "```", "", text, ""]
+        options = [option for option in command.params if option.param_type_name == "option" and not option.hidden]
+        rows = [(", ".join(f"`{one}`" for one in one_option.opts), one_option.help or "") for one_option in options]
+        lines += _table(("option", "meaning"), rows) if rows else []
+    return lines
+
+
 class _Text:
     """A text that a signature prints without quotes."""
 
@@ -391,9 +473,14 @@ def build(out: Path) -> None:
         shutil.copytree(REPOSITORY / "docs", root / "docs")
         for source, page in ROOT_PAGES.items():
             (root / "docs" / page).write_text(_as_page((REPOSITORY / source).read_text()))
+        index = root / "docs" / "index.md"
+        index.write_text("---\nhide:\n  - navigation\n---\n" + index.read_text())
+        (root / "docs" / "site.css").write_text(STYLE)
         app = create_app(settings=Settings(), agents=[])
         (root / "docs" / "reference-rest.md").write_text(rest_page(app.openapi(), needed_access(app)))
         (root / "docs" / "reference-python.md").write_text(python_page())
+        (root / "docs" / "reference-settings.md").write_text(settings_page())
+        (root / "docs" / "reference-commands.md").write_text(commands_page())
         (root / "mkdocs.yml").write_text(json.dumps(_configuration(), indent=2))
         subprocess.run(["zensical", "build", "--strict", "--clean"], cwd=root, check=True)
         shutil.rmtree(out, ignore_errors=True)
@@ -414,13 +501,35 @@ def _configuration() -> dict[str, Any]:
     return {
         "site_name": "Cognizes Engine",
         "site_description": "Sessions, state, token streams, durable runs and memory of AI agents, on PostgreSQL.",
-        "theme": {"name": "material", "font": False, "features": ["navigation.sections", "content.code.copy"]},
+        "theme": {
+            "name": "material",
+            "font": False,
+            "features": [
+                "navigation.tabs",
+                "navigation.sections",
+                "navigation.footer",
+                "navigation.top",
+                "content.code.copy",
+                "toc.follow",
+            ],
+            "palette": [
+                _palette("auto", "default", "brightness-auto", "Use the light colours"),
+                _palette("light", "default", "brightness-7", "Use the dark colours"),
+                _palette("dark", "slate", "brightness-4", "Use the colours of the system"),
+            ],
+        },
+        "extra_css": ["site.css"],
         "nav": [{"Overview": "index.md"}, *navigation],
         "validation": {
             "nav": {"omitted_files": "warn", "not_found": "warn"},
             "links": {"not_found": "warn", "anchors": "warn"},
         },
     }
+
+
+def _palette(name: str, scheme: str, icon: str, label: str) -> dict[str, Any]:
+    media = "(prefers-color-scheme)" if name == "auto" else f"(prefers-color-scheme: {name})"
+    return {"media": media, "scheme": scheme, "toggle": {"icon": f"material/{icon}", "name": label}}
 
 
 def main() -> None:

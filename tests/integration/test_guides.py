@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 import uvicorn
@@ -20,6 +22,8 @@ from google.adk.sessions import DatabaseSessionService
 
 from cognizes.client import Client
 from cognizes.engine import Engine, RunStatus
+from cognizes.engine.database import EmbeddedPostgres
+from tests.conftest import replace_database
 from tests.served import REPOSITORY, Served, serve
 
 LOCAL = {"COGNIZES_WEBHOOK_NETWORKS": "127.0.0.0/8"}
@@ -148,3 +152,78 @@ def test_the_settings_of_nginx_are_those_that_are_tested() -> None:
     tested = directives((REPOSITORY / "deploy" / "nginx.conf").read_text())
     own = ("proxy_pass http://127.0.0.1:8000;", "listen", "server_name", "ssl_certificate")
     assert [line for line in directives(page) - tested if not line.startswith(own)] == []
+
+
+def test_the_tests_of_an_agent(tmp_path: Path) -> None:
+    [settings] = read_blocks("guide-testing.md", "ini")
+    shared, *tests = read_blocks("guide-testing.md", "python")
+    (tmp_path / "pytest.ini").write_text(settings)
+    (tmp_path / "conftest.py").write_text(shared)
+    for number, block in enumerate(tests):
+        (tmp_path / f"test_{number}.py").write_text(block)
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert re.search(r"^2 passed", finished.stdout, re.MULTILINE)
+
+
+async def test_the_steps_of_a_deployment(tmp_path: Path) -> None:
+    """On a server without the role of the engine, as its administrator and then as the owner of the database."""
+    programs = Path(sys.executable).parent
+    server = EmbeddedPostgres(tmp_path / "server")
+    await server.start()
+    try:
+        [administration] = read_blocks("guide-deploy.md", "sql")
+        database = "postgres"
+        for line in administration.strip().splitlines():
+            if line.startswith("\\c "):
+                database = line.removeprefix("\\c ")
+                continue
+            connection = await asyncpg.connect(server.url, database=database)
+            await connection.execute(line)
+            await connection.close()
+        settings, commands = [
+            next(block for block in read_blocks("guide-deploy.md", "bash") if sign in block)
+            for sign in ("DATABASE_URL=", "keys create")
+        ]
+        owner = re.sub(r"//.*?@", "//cognizes@", replace_database(server.url, "cognizes"))
+        variables = dict(line.split("=", 1) for line in settings.splitlines()) | {"DATABASE_URL": owner}
+        assert variables["COGNIZES_AUTH"] == "required"
+        given = {**os.environ, **{name: variables[name] for name in ("DATABASE_URL", "COGNIZES_AUTH")}}
+        printed = []
+        for line in commands.splitlines()[1:]:
+            program, *arguments = line.partition("#")[0].split()
+            finished = await asyncio.to_thread(
+                subprocess.run,
+                [str(programs / Path(program).name), *arguments],
+                cwd=tmp_path,
+                env=given,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert finished.returncode == 0, f"{line}\n{finished.stdout}{finished.stderr}"
+            printed.append(finished.stdout)
+        operations = re.search(r"cgz_\S+", printed[2])
+        assert operations is not None
+        serving = await asyncio.to_thread(serve, owner, COGNIZES_AUTH="required", COGNIZES_DEVELOPMENT="false")
+        try:
+            async with Client(serving.url, api_key=operations[0]) as client:
+                session = await client.sessions.create("shop", "ada")
+                assert (await client.sessions.get(session.thread_id)).app_name == "shop"
+                caller = await client.caller()
+                assert set(caller.permissions) == {"read", "write", "admin"}
+            async with httpx.AsyncClient(base_url=serving.url) as http:
+                assert (await http.get("/health")).json()["status"] == "ok"
+                assert (await http.get("/api/sessions")).status_code == 401
+        finally:
+            await asyncio.to_thread(serving.stop)
+    finally:
+        await server.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.apps import App
 
-from tests.served import serve
+from tests.served import REPOSITORY, serve
 
 AGENT = {"COGNIZES_AGENTS": "examples.quickstart.agent:app", "COGNIZES_RUN_LEASE_SECONDS": "2"}
 DEADLINE_SECONDS = 120
@@ -48,3 +52,16 @@ def test_a_run_continues_after_its_server_was_killed(database_url: str) -> None:
             assert said == ["Done. I packed: two lamps. Anything else?"]
     finally:
         second.stop(signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings("ignore:.EXPERIMENTAL.:UserWarning")
+def test_the_agent_of_the_page_is_a_resumable_app() -> None:
+    page = (REPOSITORY / "docs" / "quickstart.md").read_text()
+    [program] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def price_of" in block]
+    names: dict[str, Any] = {}
+    exec(program, names)
+    app = names["app"]
+    assert isinstance(app, App)
+    assert isinstance(app.root_agent, LlmAgent)
+    assert app.resumability_config is not None
+    assert app.resumability_config.is_resumable

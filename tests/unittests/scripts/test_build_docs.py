@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts.build_docs import needed_access, python_page, rest_page
+from scripts.build_docs import commands_page, needed_access, python_page, rest_page, settings_page
 
 import cognizes.engine
+from cognizes.engine import Settings
 from cognizes.engine.api.main import app
 
 SOURCE = Path(str(cognizes.engine.__file__)).parents[1]
@@ -86,3 +87,23 @@ def test_a_schema_has_its_fields(rest: dict[str, str]) -> None:
     assert "| `event_type`, required | string, length at least 1, length at most 131072 |" in rest["NewEvent"]
     assert "| `priority` | integer, at least -1000, at most 1000, default 0 |" in rest["NewRun"]
     assert "| `wait`, required | [WaitView](#waitview) or null |" in rest["RunView"]
+
+
+def test_long_signatures_have_a_line_per_parameter(python: str) -> None:
+    assert "\nArtifact(\n    id: str,\n    scope: ArtifactScope,\n" in python
+
+
+def test_every_setting_has_its_variable_default_and_meaning() -> None:
+    page = settings_page()
+    rows = re.findall(r"^\| `(\S+)` \| (?:`.+?`)? ?\| (.+) \|$", page, re.MULTILINE)
+    assert [name.removeprefix("COGNIZES_").lower() for name, _ in rows] == list(Settings.model_fields)
+    assert "| `COGNIZES_POOL_SIZE` | `10` | Connections to PostgreSQL per process. Allowed: at least 2 |" in page
+
+
+def test_every_command_has_its_options() -> None:
+    page = commands_page()
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert {"cognizes serve", "cognizes keys create", "cognizes import-adk"} < set(headings)
+    assert "\ncognizes import-adk [OPTIONS] source\n" in page
+    assert "| `--workers` | Processes that serve requests (COGNIZES_WORKERS, 1). |" in page
+    assert "[/]" not in page

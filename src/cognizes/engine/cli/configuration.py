@@ -22,8 +22,8 @@ from cognizes.engine.errors import SetupError
 from cognizes.engine.settings import Settings
 
 _PREFIX = "COGNIZES_"
-_OPTION_VARIABLES = {"COGNIZES_MCP_KEY"}
-"""Variables of the environment that are options of one command."""
+MCP_KEY = "COGNIZES_MCP_KEY"
+"""The variable of an option of `cognizes mcp`; it is not a setting of an engine."""
 _MINIMUM_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
 DataDirectory = Annotated[
@@ -84,7 +84,7 @@ def misspelt_variables() -> list[str]:
     """Return a sentence for each `COGNIZES_…` variable of the environment and of `.env` that is not a setting."""
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     # In `.env` only settings are read.
-    given = (os.environ.keys() - _OPTION_VARIABLES) | (
+    given = (os.environ.keys() - {MCP_KEY}) | (
         dotenv_values(".env").keys() if Path(".env").is_file() else set()
     )
     found = []

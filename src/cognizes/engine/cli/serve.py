@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cognizes.engine.adapters.loading import HOW_TO_GET_AGENTS, has_adk
-from cognizes.engine.cli.configuration import DatabaseUrl, DataDirectory, export_dotenv, load_settings
+from cognizes.engine.cli.configuration import MCP_KEY, DatabaseUrl, DataDirectory, export_dotenv, load_settings
 from cognizes.engine.cli.connections import check_urls, describe_url, naming_server
 from cognizes.engine.cli.observability import LogFormatOption, LogLevelOption, configure_logging
 from cognizes.engine.cli.workers import SourceFiles, Supervisor
@@ -264,7 +264,7 @@ def mcp(
     app: Annotated[str, typer.Option(help="The app whose memory and threads are served.")] = "default",
     user: Annotated[str | None, typer.Option(help="The user; by default that of the key, else `default`.")] = None,
     key: Annotated[
-        str, typer.Option(envvar="COGNIZES_MCP_KEY", help="The API key, if COGNIZES_AUTH=required.", show_default=False)
+        str, typer.Option(envvar=MCP_KEY, help="The API key, if COGNIZES_AUTH=required.", show_default=False)
     ] = "",
     data_dir: DataDirectory = None,
     database_url: DatabaseUrl = None,
