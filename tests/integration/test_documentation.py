@@ -113,6 +113,7 @@ NOT_EXECUTED = {
             "import { CognizesClient } from")],
         "TypeScript; tests/node/test_typescript_live.py compiles and runs it",
     ),
+    "docs/clients.md: (cd": "it needs the npm registry; tests/node/test_typescript_client.py packs and installs it",
     "docs/signal-pull.md: id: 17": "a frame, not code; tests/unittests/sync/test_signals.py checks its form",
     "docs/architecture.md: models, errors": "a drawing of the layers; import-linter checks them",
     "examples/copilotkit/README.md: uv run cognizes serve": SERVER,

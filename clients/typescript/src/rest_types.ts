@@ -21,9 +21,41 @@ export interface ActivityMessage {
   [name: string]: unknown;
 }
 
+/**
+ * A typed, categorized snapshot of an agent's current capabilities. All
+ * fields are optional — agents only declare what they support. An omitted
+ * field means the capability is not declared (unknown), not that it is
+ * unsupported. The custom field is an escape hatch for
+ * integration-specific capabilities that do not fit into the standard
+ * categories.
+ */
+export interface AgentCapabilities {
+  identity?: IdentityCapabilities | null;
+  transport?: TransportCapabilities | null;
+  tools?: ToolsCapabilities | null;
+  output?: OutputCapabilities | null;
+  state?: StateCapabilities | null;
+  multiAgent?: MultiAgentCapabilities | null;
+  reasoning?: ReasoningCapabilities | null;
+  multimodal?: MultimodalCapabilities | null;
+  execution?: ExecutionCapabilities | null;
+  humanInTheLoop?: HumanInTheLoopCapabilities | null;
+  custom?: Record<string, unknown> | null;
+  [name: string]: unknown;
+}
+
 /** The agents of this server. */
 export interface AgentList {
-  agents: Record<string, unknown>[];
+  agents: AgentView[];
+}
+
+/** A hosted agent: what it can do, and in `limits` what it cannot. */
+export interface AgentView {
+  name: string;
+  description: string;
+  capabilities: Record<string, boolean>;
+  limits: string[];
+  url: string;
 }
 
 /**
@@ -61,6 +93,23 @@ export interface Appended {
 export interface ApprovalAnswer {
   approved: boolean;
   reason?: string | null;
+}
+
+/** The open requests of a context. */
+export interface ApprovalList {
+  approvals: ApprovalView[];
+}
+
+/** A request to a person; `approved` is null until it is answered. */
+export interface ApprovalView {
+  approval_id: string;
+  tool_name: string;
+  tool_input: unknown;
+  tool_call_id: string | null;
+  message: string | null;
+  run_id: string | null;
+  approved: boolean | null;
+  asked_at: string | null;
 }
 
 /**
@@ -120,6 +169,11 @@ export interface Bounds {
   lte?: number | string | null;
 }
 
+/** The branches of a context. */
+export interface BranchList {
+  branches: BranchView[];
+}
+
 /**
  * A page of a branch, oldest first. If `has_more`, continue `after` its `last_sequence`; if `has_earlier`,
  * `before` its `first_sequence`.
@@ -135,6 +189,23 @@ export interface BranchMessagesView {
   last_sequence: number | null;
 }
 
+/** The state at the tip of a branch. */
+export interface BranchStateView {
+  state: Record<string, unknown>;
+  version: number;
+  sequence_num: number;
+}
+
+/** A branch. `tip_sequence` is its newest event; `main` has neither a parent nor a fork. */
+export interface BranchView {
+  name: string;
+  parent: string | null;
+  forked_at: number | null;
+  tip_sequence: number;
+  is_active: boolean;
+  created_at: string | null;
+}
+
 /** A caller. Without apps it is for all apps; without a user it may act for any user. */
 export interface CallerView {
   name: string;
@@ -142,6 +213,17 @@ export interface CallerView {
   app_names: string[] | null;
   user_id: string | null;
   expires_at: string | null;
+}
+
+/** Whether a run was cancelled; false when none was active. */
+export interface CancelledRun {
+  cancelled: boolean;
+}
+
+/** The state of the context, and the runs that were active. */
+export interface CancelledView {
+  current_state: string;
+  run_ids: string[];
 }
 
 /** The conversation with the agent's answer, and the run that wrote it. */
@@ -345,6 +427,11 @@ export interface DuplicatesToMerge {
   similarity?: number;
 }
 
+/** The number of the last chunk of the message. */
+export interface EndedStreamView {
+  final_sequence: number;
+}
+
 /** A run that a worker executes. */
 export interface EnqueuedRun {
   run_id: string;
@@ -431,6 +518,18 @@ export interface EventView {
     state_delta?: Record<string, unknown>;
     [name: string]: unknown;
   };
+}
+
+/**
+ * Execution control and limits. Declare these so clients can set
+ * expectations about how long or how many steps an agent run might take.
+ */
+export interface ExecutionCapabilities {
+  codeExecution?: boolean | null;
+  sandboxed?: boolean | null;
+  maxIterations?: number | null;
+  maxExecutionTime?: number | null;
+  [name: string]: unknown;
 }
 
 /** A long-term fact. */
@@ -569,6 +668,38 @@ export interface HitView {
 /** Recalled memories, best first; the list ends at `COGNIZES_PAGE_BYTES`. */
 export interface Hits {
   hits: HitView[];
+}
+
+/**
+ * Human-in-the-loop interaction support. Enable these when your agent can
+ * pause execution to request human input, approval, or feedback before
+ * continuing.
+ */
+export interface HumanInTheLoopCapabilities {
+  supported?: boolean | null;
+  approvals?: boolean | null;
+  interventions?: boolean | null;
+  feedback?: boolean | null;
+  interrupts?: boolean | null;
+  approveWithEdits?: boolean | null;
+  [name: string]: unknown;
+}
+
+/**
+ * Basic metadata about the agent. Useful for discovery UIs, agent
+ * marketplaces, and debugging. Set these when you want clients to display
+ * agent information or when multiple agents are available and users need
+ * to pick one.
+ */
+export interface IdentityCapabilities {
+  name?: string | null;
+  type?: string | null;
+  description?: string | null;
+  version?: string | null;
+  provider?: string | null;
+  documentationUrl?: string | null;
+  metadata?: Record<string, unknown> | null;
+  [name: string]: unknown;
 }
 
 /** An image part. */
@@ -725,6 +856,22 @@ export interface MessageView {
   created_at: string;
 }
 
+/** A page of AG-UI messages, oldest first. If `hasMore`, the older page begins at the cursor `before`. */
+export interface MessagesView {
+  messages: Record<string, unknown>[];
+  hasMore: boolean;
+  before: number | null;
+}
+
+/** The newest messages that fit, oldest first, in the format of chat models. */
+export interface ModelInputView {
+  context_id: string;
+  /** `{role, content, tool_calls, tool_call_id}` of each message */
+  messages: Record<string, unknown>[];
+  estimated_tokens: number;
+  is_truncated: boolean;
+}
+
 /** The calls of one model. Cached and reasoning tokens are parts of the totals; `cost` is null without a price. */
 export interface ModelUsageView {
   model: string;
@@ -736,6 +883,52 @@ export interface ModelUsageView {
   cache_write_tokens: number;
   reasoning_tokens: number;
   cost: number | null;
+}
+
+/**
+ * Multi-agent coordination capabilities. Enable these when your agent can
+ * orchestrate or hand off work to other agents.
+ */
+export interface MultiAgentCapabilities {
+  supported?: boolean | null;
+  delegation?: boolean | null;
+  handoffs?: boolean | null;
+  subagents?: SubagentInfo[] | null;
+  [name: string]: unknown;
+}
+
+/**
+ * Multimodal input and output support. Organized into input and output
+ * sub-objects so clients can independently query what the agent accepts
+ * versus what it produces.
+ */
+export interface MultimodalCapabilities {
+  input?: MultimodalInputCapabilities | null;
+  output?: MultimodalOutputCapabilities | null;
+  [name: string]: unknown;
+}
+
+/**
+ * Modalities the agent can accept as input. Clients use this to show or
+ * hide file upload buttons, audio recorders, image pickers, etc.
+ */
+export interface MultimodalInputCapabilities {
+  image?: boolean | null;
+  audio?: boolean | null;
+  video?: boolean | null;
+  pdf?: boolean | null;
+  file?: boolean | null;
+  [name: string]: unknown;
+}
+
+/**
+ * Modalities the agent can produce as output. Clients use this to
+ * anticipate rich content in the agent's response.
+ */
+export interface MultimodalOutputCapabilities {
+  image?: boolean | null;
+  audio?: boolean | null;
+  [name: string]: unknown;
 }
 
 /** A tool call that needs the approval of a person. */
@@ -1008,6 +1201,22 @@ export interface NewWorkingMemory {
   last_checkpoint?: Record<string, unknown> | null;
 }
 
+/** The id under which chunks are sent. */
+export interface OpenedStreamView {
+  message_id: string;
+}
+
+/**
+ * Output format support. Enable structuredOutput when your agent can
+ * return responses conforming to a JSON schema, which is useful for
+ * programmatic consumption.
+ */
+export interface OutputCapabilities {
+  structuredOutput?: boolean | null;
+  supportedMimeTypes?: string[] | null;
+  [name: string]: unknown;
+}
+
 /** The connections of the process to PostgreSQL. */
 export interface PoolView {
   size: number;
@@ -1064,6 +1273,18 @@ export interface QueueView {
   per_seconds: number;
   running: number;
   pending: number;
+}
+
+/**
+ * Reasoning and thinking capabilities. Enable these when your agent
+ * exposes its internal thought process (e.g., chain-of-thought, extended
+ * thinking).
+ */
+export interface ReasoningCapabilities {
+  supported?: boolean | null;
+  streaming?: boolean | null;
+  encrypted?: boolean | null;
+  [name: string]: unknown;
 }
 
 /**
@@ -1247,6 +1468,11 @@ export interface ScheduleView {
   next_times: string[];
 }
 
+/** The number of the newest chunk that is stored. */
+export interface SentChunksView {
+  current_sequence: number;
+}
+
 /** A new title (empty removes it) and metadata to merge. */
 export interface SessionChange {
   title?: string | null;
@@ -1288,6 +1514,11 @@ export interface Signalled {
   run: RunView;
 }
 
+/** The version of the stored state. */
+export interface SnapshotView {
+  version: number;
+}
+
 /** An event that a text came from. */
 export interface SourceName {
   session_id: string;
@@ -1305,6 +1536,19 @@ export interface SourceView {
 /** The events that a memory and its duplicates came from. */
 export interface Sources {
   sources: SourceView[];
+}
+
+/**
+ * State and memory management capabilities. These tell the client how the
+ * agent handles shared state and whether conversation context persists
+ * across runs.
+ */
+export interface StateCapabilities {
+  snapshots?: boolean | null;
+  deltas?: boolean | null;
+  memory?: boolean | null;
+  persistentState?: boolean | null;
+  [name: string]: unknown;
 }
 
 /** Keys to set, with their scope's prefix. Without an `author` the change is stored as the caller's. */
@@ -1340,6 +1584,19 @@ export interface Stop {
 /** How many memories are new or changed. */
 export interface Stored {
   stored: number;
+}
+
+/** The id of a stored message, and the number of its event. */
+export interface StoredMessageView {
+  message_id: string;
+  sequence_num: number;
+}
+
+/** Describes a subagent that can be invoked by a parent agent. */
+export interface SubagentInfo {
+  name: string;
+  description?: string | null;
+  [name: string]: unknown;
 }
 
 /** Instructions from the system. */
@@ -1396,6 +1653,11 @@ export interface Tool {
   [name: string]: unknown;
 }
 
+/** The id of a tool call, for its result. */
+export interface ToolCallView {
+  id: string;
+}
+
 /** Approval or denial of a tool call. */
 export interface ToolDecision {
   approved: boolean;
@@ -1421,6 +1683,35 @@ export interface ToolMessage {
 export interface ToolResult {
   output?: unknown;
   is_error?: boolean;
+}
+
+/**
+ * Tool calling capabilities. Distinguishes between tools the agent itself
+ * provides (listed in items) and tools the client passes at runtime via
+ * RunAgentInput.tools. Enable this when your agent can call functions,
+ * search the web, execute code, etc.
+ */
+export interface ToolsCapabilities {
+  supported?: boolean | null;
+  items?: Tool[] | null;
+  parallelCalls?: boolean | null;
+  clientProvided?: boolean | null;
+  [name: string]: unknown;
+}
+
+/**
+ * Declares which transport mechanisms the agent supports. Clients use this
+ * to pick the best connection strategy. Only set flags to true for
+ * transports your agent actually handles — omit or set false for
+ * unsupported ones.
+ */
+export interface TransportCapabilities {
+  streaming?: boolean | null;
+  websocket?: boolean | null;
+  httpBinary?: boolean | null;
+  pushNotifications?: boolean | null;
+  resumable?: boolean | null;
+  [name: string]: unknown;
 }
 
 /** Bytes referenced by URL, fetched by whoever needs them. */
@@ -1452,6 +1743,12 @@ export interface UserMessage {
   metadata?: Record<string, unknown> | null;
   content: string | (TextPart | ImagePart | AudioPart | VideoPart | DocumentPart)[];
   [name: string]: unknown;
+}
+
+/** The versions of the engine and of PostgreSQL. */
+export interface VersionView {
+  engine: string;
+  postgresql: string;
 }
 
 /** A video part. */
@@ -1526,7 +1823,7 @@ export interface Operations {
     path: {};
     query: {};
     body: undefined;
-    response: unknown;
+    response: VersionView;
   };
   /** Read the caller */
   "GET /api/access/me": {
@@ -1693,7 +1990,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: SnapshotView;
   };
   /** Read messages, oldest first */
   "GET /api/sessions/{thread_id}/messages": {
@@ -1838,7 +2135,7 @@ export interface Operations {
       attempt?: number | null;
     };
     body: ViewsToolCall;
-    response: unknown;
+    response: ToolCallView;
   };
   /** Add a tool's result */
   "POST /api/sessions/{thread_id}/runs/{run_id}/tool-calls/{call_id}/result": {
@@ -2353,15 +2650,6 @@ export interface Operations {
     body: undefined;
     response: AgentList;
   };
-  /** Run an agent */
-  "POST /agui/{agent}": {
-    path: {
-      agent: string;
-    };
-    query: {};
-    body: RunAgentInput;
-    response: unknown;
-  };
   /** What an agent can do */
   "GET /agui/{agent}/capabilities": {
     path: {
@@ -2369,16 +2657,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
-  };
-  /** Connect to a thread */
-  "POST /agui/{agent}/connect": {
-    path: {
-      agent: string;
-    };
-    query: {};
-    body: Connection;
-    response: unknown;
+    response: AgentCapabilities;
   };
   /** Cancel the active run of a thread */
   "POST /agui/{agent}/cancel": {
@@ -2387,7 +2666,7 @@ export interface Operations {
     };
     query: {};
     body: Connection;
-    response: unknown;
+    response: CancelledRun;
   };
   /** Page through the messages of a thread */
   "GET /agui/{agent}/threads/{thread_id}/messages": {
@@ -2400,31 +2679,13 @@ export interface Operations {
       before?: number | null;
     };
     body: undefined;
-    response: unknown;
+    response: MessagesView;
   };
   /** What this runtime offers */
   "GET /copilotkit/info": {
     path: {};
     query: {};
     body: undefined;
-    response: unknown;
-  };
-  /** Run an agent */
-  "POST /copilotkit/agent/{agent}/run": {
-    path: {
-      agent: string;
-    };
-    query: {};
-    body: RunAgentInput;
-    response: unknown;
-  };
-  /** Connect to a thread */
-  "POST /copilotkit/agent/{agent}/connect": {
-    path: {
-      agent: string;
-    };
-    query: {};
-    body: Connection;
     response: unknown;
   };
   /** Stop the active run of a thread */
@@ -2458,7 +2719,7 @@ export interface Operations {
       before?: number | null;
     };
     body: undefined;
-    response: unknown;
+    response: MessagesView;
   };
   /** The AG-UI events of a thread */
   "GET /copilotkit/threads/{thread_id}/events": {
@@ -2568,7 +2829,7 @@ export interface Operations {
     };
     query: {};
     body: NewMessage;
-    response: unknown;
+    response: StoredMessageView;
   };
   /** Pull the chunks of a message */
   "GET /contexts/{context_id}/messages/{message_id}/streaming-chunks": {
@@ -2598,7 +2859,7 @@ export interface Operations {
       branch?: string | null;
     };
     body: undefined;
-    response: unknown;
+    response: ModelInputView;
   };
   /** List branches */
   "GET /contexts/{context_id}/branches": {
@@ -2607,7 +2868,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: BranchList;
   };
   /** Create a branch */
   "POST /contexts/{context_id}/branches": {
@@ -2616,7 +2877,7 @@ export interface Operations {
     };
     query: {};
     body: NewBranch;
-    response: unknown;
+    response: BranchView;
   };
   /** Switch to a branch */
   "PUT /contexts/{context_id}/branches/active": {
@@ -2625,7 +2886,7 @@ export interface Operations {
     };
     query: {};
     body: ActiveBranch;
-    response: unknown;
+    response: BranchView;
   };
   /** Read the state at a branch's tip */
   "GET /contexts/{context_id}/branches/{name}/state": {
@@ -2635,7 +2896,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: BranchStateView;
   };
   /** Delete a branch */
   "DELETE /contexts/{context_id}/branches/{name}": {
@@ -2661,7 +2922,7 @@ export interface Operations {
     };
     query: {};
     body: NewStream | null | undefined;
-    response: unknown;
+    response: OpenedStreamView;
   };
   /** Send chunks */
   "POST /contexts/{context_id}/messages/{message_id}/chunks": {
@@ -2671,7 +2932,7 @@ export interface Operations {
     };
     query: {};
     body: NewChunks;
-    response: unknown;
+    response: SentChunksView;
   };
   /** Complete a message */
   "POST /contexts/{context_id}/messages/{message_id}/complete": {
@@ -2681,7 +2942,7 @@ export interface Operations {
     };
     query: {};
     body: Completion | null | undefined;
-    response: unknown;
+    response: EndedStreamView;
   };
   /** Abort a message */
   "POST /contexts/{context_id}/messages/{message_id}/abort": {
@@ -2691,7 +2952,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: EndedStreamView;
   };
   /** List open approvals */
   "GET /contexts/{context_id}/tool-approvals": {
@@ -2700,7 +2961,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: ApprovalList;
   };
   /** Request an approval */
   "POST /contexts/{context_id}/tool-approvals": {
@@ -2709,7 +2970,7 @@ export interface Operations {
     };
     query: {};
     body: NewApproval;
-    response: unknown;
+    response: ApprovalView;
   };
   /** Answer an approval */
   "POST /contexts/{context_id}/tool-approvals/{approval_id}": {
@@ -2719,7 +2980,7 @@ export interface Operations {
     };
     query: {};
     body: ApprovalAnswer;
-    response: unknown;
+    response: ApprovalView;
   };
   /** Cancel runs and streams */
   "POST /contexts/{context_id}/cancel": {
@@ -2728,7 +2989,7 @@ export interface Operations {
     };
     query: {};
     body: undefined;
-    response: unknown;
+    response: CancelledView;
   };
   /** Remember texts for all users */
   "POST /memory/shared": {

@@ -80,7 +80,21 @@ def test_only_public_operations_need_no_credential() -> None:
     for name, operation in OPERATIONS.items():
         assert (operation["security"] == []) is (reaches[name] is Reach.PUBLIC), name
         accepts_ticket = {"ticket": []} in operation["security"]
-        assert accepts_ticket is ("text/event-stream" in operation["responses"].get("200", {}).get("content", {})), name
+        is_stream = "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+        # A ticket opens a stream that a browser requests, which is a GET.
+        assert accepts_ticket is (is_stream and name.startswith("GET ")), name
+
+
+# The form of these answers belongs to the Monitor, to CopilotKit and to MCP.
+_OTHERS = ("/api/debug/", "/copilotkit/", "/mcp")
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(OPERATIONS) if not name.split(" ")[1].startswith(_OTHERS)])
+def test_answers_have_a_schema(name: str) -> None:
+    for status, response in OPERATIONS[name]["responses"].items():
+        if status.startswith("2") and "application/json" in (content := response.get("content", {})):
+            schema = content["application/json"]["schema"]
+            assert schema.keys() & {"$ref", "anyOf"} or schema.get("items", {}).keys() & {"$ref", "anyOf"}, schema
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 def _complete(operation: dict[str, Any], needed: Access, method: str, path: str) -> None:
     responses = operation["responses"]
-    streams = any(_STREAM in response.get("content", {}) for response in responses.values())
+    # A ticket opens a GET only.
+    streams = method == "GET" and any(_STREAM in response.get("content", {}) for response in responses.values())
     operation["security"] = _security(needed, streams=streams)
     # FastAPI adds its own 422 to every operation that takes an argument.
     responses.pop(str(HTTPStatus.UNPROCESSABLE_ENTITY.value), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
-from ag_ui.core import RunAgentInput
+from ag_ui.core import AgentCapabilities, RunAgentInput
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
@@ -42,10 +42,39 @@ class Connection(BaseModel):
 Before = Annotated[int | None, Query(ge=1, description="`before` of the page with newer messages.")]
 
 
+class AgentView(BaseModel):
+    """A hosted agent: what it can do, and in `limits` what it cannot."""
+
+    name: str
+    description: str
+    capabilities: dict[str, bool]
+    limits: list[str]
+    url: str
+
+
 class AgentList(BaseModel):
     """The agents of this server."""
 
-    agents: list[dict[str, Any]]
+    agents: list[AgentView]
+
+
+class CancelledRun(BaseModel):
+    """Whether a run was cancelled; false when none was active."""
+
+    cancelled: bool
+
+
+class MessagesView(BaseModel):
+    """A page of AG-UI messages, oldest first. If `hasMore`, the older page begins at the cursor `before`."""
+
+    messages: list[dict[str, Any]]
+    has_more: bool = Field(alias="hasMore")
+    before: int | None
+
+
+_FRAMES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Frames of AG-UI, until the run ends"}
+}
 
 
 @router.get("", response_model=AgentList, summary="List the agents")
@@ -61,7 +90,7 @@ async def list_agents(agents: Served, caller: Caller) -> Response:
     return DocumentResponse({"agents": listed})
 
 
-@router.post("/{agent}", summary="Run an agent")
+@router.post("/{agent}", response_class=Response, responses=_FRAMES, summary="Run an agent")
 @access(Reach.AGENT, Permission.WRITE, has_large_body=True)
 async def run_agent(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
@@ -75,14 +104,14 @@ async def run_agent(
     return streams.open(host.watch(run), protocol_version=run_input.protocol_version, until=run.observed())
 
 
-@router.get("/{agent}/capabilities", summary="What an agent can do")
+@router.get("/{agent}/capabilities", response_model=AgentCapabilities, summary="What an agent can do")
 @access(Reach.AGENT)
 async def get_capabilities(agent: str, host: CurrentHost) -> Response:
     """Return the capabilities of the agent in the form of AG-UI 1.0."""
     return DocumentResponse(host.capabilities(agent).model_dump(mode="json", by_alias=True))
 
 
-@router.post("/{agent}/connect", summary="Connect to a thread")
+@router.post("/{agent}/connect", response_class=Response, responses=_FRAMES, summary="Connect to a thread")
 @access(Reach.AGENT, has_large_body=True)
 async def connect_agent(
     agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams
@@ -94,7 +123,7 @@ async def connect_agent(
     return streams.open(frames, protocol_version=body.protocol_version)
 
 
-@router.post("/{agent}/cancel", summary="Cancel the active run of a thread")
+@router.post("/{agent}/cancel", response_model=CancelledRun, summary="Cancel the active run of a thread")
 @access(Reach.AGENT, Permission.WRITE)
 async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: CurrentUser) -> Response:
     """Return when the run has ended; `cancelled` is false when there was none."""
@@ -102,7 +131,11 @@ async def cancel_agent(agent: str, body: Connection, host: CurrentHost, user: Cu
     return DocumentResponse({"cancelled": cancelled})
 
 
-@router.get("/{agent}/threads/{thread_id:path}/messages", summary="Page through the messages of a thread")
+@router.get(
+    "/{agent}/threads/{thread_id:path}/messages",
+    response_model=MessagesView,
+    summary="Page through the messages of a thread",
+)
 @access(Reach.AGENT)
 async def list_messages(
     agent: str, thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, before: Before = None
@@ -169,7 +202,7 @@ async def info(host: CurrentHost, caller: Caller) -> Response:
     )
 
 
-@copilotkit.post("/agent/{agent}/run", summary="Run an agent")
+@copilotkit.post("/agent/{agent}/run", response_class=Response, responses=_FRAMES, summary="Run an agent")
 @access(Reach.AGENT, Permission.WRITE, has_large_body=True)
 async def run(
     agent: str, run_input: RunAgentInput, host: CurrentHost, user: CurrentUser, caller: Caller, streams: Streams
@@ -178,7 +211,7 @@ async def run(
     return await run_agent(agent, run_input, host, user, caller, streams)
 
 
-@copilotkit.post("/agent/{agent}/connect", summary="Connect to a thread")
+@copilotkit.post("/agent/{agent}/connect", response_class=Response, responses=_FRAMES, summary="Connect to a thread")
 @access(Reach.AGENT, has_large_body=True)
 async def connect(agent: str, body: Connection, host: CurrentHost, user: CurrentUser, streams: Streams) -> Response:
     """Connect to a thread, like `POST /agui/{agent}/connect`."""
@@ -219,7 +252,7 @@ async def list_threads(
     return DocumentResponse({"threads": newest, "nextCursor": None})
 
 
-@copilotkit.get("/threads/{thread_id}/messages", summary="The messages of a thread")
+@copilotkit.get("/threads/{thread_id}/messages", response_model=MessagesView, summary="The messages of a thread")
 @access(Reach.AGENTS)
 async def thread_messages(
     thread_id: str, engine: CurrentEngine, host: CurrentHost, user: CurrentUser, caller: Caller, before: Before = None

@@ -98,6 +98,40 @@ class ChunksView(BaseModel):
     status: str
 
 
+class ModelInputView(BaseModel):
+    """The newest messages that fit, oldest first, in the format of chat models."""
+
+    context_id: str
+    messages: list[dict[str, Any]] = Field(description="`{role, content, tool_calls, tool_call_id}` of each message")
+    estimated_tokens: int
+    is_truncated: bool
+
+
+class BranchView(BaseModel):
+    """A branch. `tip_sequence` is its newest event; `main` has neither a parent nor a fork."""
+
+    name: str
+    parent: str | None
+    forked_at: int | None
+    tip_sequence: int
+    is_active: bool
+    created_at: str | None
+
+
+class BranchList(BaseModel):
+    """The branches of a context."""
+
+    branches: list[BranchView]
+
+
+class BranchStateView(BaseModel):
+    """The state at the tip of a branch."""
+
+    state: dict[str, Any]
+    version: int
+    sequence_num: int
+
+
 @router.get("/metadata", response_model=ContextView, summary="Read a context without its content")
 @access(Reach.THREAD)
 async def read_metadata(context_id: ContextId, engine: CurrentEngine) -> Response:
@@ -193,7 +227,7 @@ def _is_closed(page: ChunkPage, last: int, to: int | None) -> bool:
     return page.status is not StreamStatus.STREAMING or (to is not None and last == to)
 
 
-@router.get("/llm-context", summary="Read the input of a model")
+@router.get("/llm-context", response_model=ModelInputView, summary="Read the input of a model")
 @access(Reach.THREAD)
 async def read_llm_context(
     context_id: ContextId,
@@ -229,14 +263,14 @@ class ActiveBranch(Body):
     name: str
 
 
-@router.get("/branches", summary="List branches")
+@router.get("/branches", response_model=BranchList, summary="List branches")
 @access(Reach.THREAD)
 async def list_branches(context_id: ContextId, engine: CurrentEngine) -> Response:
     branches = await engine.branches.list(context_id)
     return DocumentResponse({"branches": [branch_view(branch) for branch in branches]})
 
 
-@router.post("/branches", status_code=201, summary="Create a branch")
+@router.post("/branches", status_code=201, response_model=BranchView, summary="Create a branch")
 @access(Reach.THREAD, Permission.WRITE)
 async def create_branch(context_id: ContextId, body: NewBranch, engine: CurrentEngine) -> Response:
     """Create a branch after an event, or at the newest one. Nothing is copied; the active branch stays."""
@@ -244,14 +278,14 @@ async def create_branch(context_id: ContextId, body: NewBranch, engine: CurrentE
     return DocumentResponse(branch_view(branch), status_code=201)
 
 
-@router.put("/branches/active", summary="Switch to a branch")
+@router.put("/branches/active", response_model=BranchView, summary="Switch to a branch")
 @access(Reach.THREAD, Permission.WRITE)
 async def switch_branch(context_id: ContextId, body: ActiveBranch, engine: CurrentEngine) -> Response:
     """Append to this branch from now on. The session's state becomes the state at its tip."""
     return DocumentResponse(branch_view(await engine.branches.switch(context_id, body.name)))
 
 
-@router.get("/branches/{name:path}/state", summary="Read the state at a branch's tip")
+@router.get("/branches/{name:path}/state", response_model=BranchStateView, summary="Read the state at a branch's tip")
 @access(Reach.THREAD)
 async def read_branch_state(context_id: ContextId, name: str, engine: CurrentEngine) -> Response:
     past = await engine.branches.state(context_id, name)

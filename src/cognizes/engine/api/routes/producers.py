@@ -7,7 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
@@ -106,6 +106,57 @@ class ApprovalAnswer(Body):
     reason: str | None = None
 
 
+class StoredMessageView(BaseModel):
+    """The id of a stored message, and the number of its event."""
+
+    message_id: str
+    sequence_num: int
+
+
+class OpenedStreamView(BaseModel):
+    """The id under which chunks are sent."""
+
+    message_id: str
+
+
+class SentChunksView(BaseModel):
+    """The number of the newest chunk that is stored."""
+
+    current_sequence: int
+
+
+class EndedStreamView(BaseModel):
+    """The number of the last chunk of the message."""
+
+    final_sequence: int
+
+
+class ApprovalView(BaseModel):
+    """A request to a person; `approved` is null until it is answered."""
+
+    approval_id: str
+    tool_name: str
+    tool_input: Any
+    tool_call_id: str | None
+    message: str | None
+    run_id: str | None
+    approved: bool | None
+    asked_at: str | None
+
+
+class ApprovalList(BaseModel):
+    """The open requests of a context."""
+
+    approvals: list[ApprovalView]
+
+
+class CancelledView(BaseModel):
+    """The state of the context, and the runs that were active."""
+
+    current_state: str
+    run_ids: list[str]
+
+
 @router.post("", status_code=201, response_model=ContextView, responses=CONFLICT, summary="Create a context")
 @access(Reach.APP, Permission.WRITE)
 async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
@@ -116,7 +167,7 @@ async def create_context(body: NewContext, engine: CurrentEngine) -> Response:
     return DocumentResponse(context_view(await engine.contexts.metadata(session.thread_id)), status_code=201)
 
 
-@router.post("/{context_id}/messages", status_code=201, summary="Add a whole message")
+@router.post("/{context_id}/messages", status_code=201, response_model=StoredMessageView, summary="Add a whole message")
 @access(Reach.THREAD, Permission.WRITE, has_large_body=True)
 async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentEngine, caller: Caller) -> Response:
     """Add a message. A resend with the same `message_id` and content is stored once; other content is a conflict."""
@@ -143,7 +194,12 @@ async def post_message(context_id: ContextId, body: NewMessage, engine: CurrentE
     return DocumentResponse({"message_id": message_id, "sequence_num": event.sequence_num}, status_code=201)
 
 
-@router.post("/{context_id}/messages/stream", status_code=201, summary="Start a message that is sent in chunks")
+@router.post(
+    "/{context_id}/messages/stream",
+    status_code=201,
+    response_model=OpenedStreamView,
+    summary="Start a message that is sent in chunks",
+)
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStream | None = None) -> Response:
     new = body or NewStream()
@@ -151,7 +207,7 @@ async def open_stream(context_id: ContextId, engine: CurrentEngine, body: NewStr
     return DocumentResponse({"message_id": message_id}, status_code=201)
 
 
-@router.post("/{context_id}/messages/{message_id:path}/chunks", summary="Send chunks")
+@router.post("/{context_id}/messages/{message_id:path}/chunks", response_model=SentChunksView, summary="Send chunks")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks, engine: CurrentEngine) -> Response:
     """Append chunks. A resend of the same range changes nothing; a gap or other content is a conflict."""
@@ -161,7 +217,9 @@ async def append_chunks(context_id: ContextId, message_id: str, body: NewChunks,
     return DocumentResponse({"current_sequence": current})
 
 
-@router.post("/{context_id}/messages/{message_id:path}/complete", summary="Complete a message")
+@router.post(
+    "/{context_id}/messages/{message_id:path}/complete", response_model=EndedStreamView, summary="Complete a message"
+)
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def complete_stream(
     context_id: ContextId, message_id: str, engine: CurrentEngine, body: Completion | None = None
@@ -171,28 +229,34 @@ async def complete_stream(
     return DocumentResponse({"final_sequence": final})
 
 
-@router.post("/{context_id}/messages/{message_id:path}/abort", summary="Abort a message")
+@router.post(
+    "/{context_id}/messages/{message_id:path}/abort", response_model=EndedStreamView, summary="Abort a message"
+)
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def abort_stream(context_id: ContextId, message_id: str, engine: CurrentEngine) -> Response:
     """Store the text so far, with the status `interrupted`."""
     return DocumentResponse({"final_sequence": await engine.streams.abort(context_id, message_id)})
 
 
-@router.get("/{context_id}/tool-approvals", summary="List open approvals")
+@router.get("/{context_id}/tool-approvals", response_model=ApprovalList, summary="List open approvals")
 @access(Reach.THREAD)
 async def list_approvals(context_id: ContextId, engine: CurrentEngine) -> Response:
     waiting = await engine.approvals.list_open(context_id)
     return DocumentResponse({"approvals": [approval_view(approval) for approval in waiting]})
 
 
-@router.post("/{context_id}/tool-approvals", status_code=201, summary="Request an approval")
+@router.post(
+    "/{context_id}/tool-approvals", status_code=201, response_model=ApprovalView, summary="Request an approval"
+)
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True)
 async def ask_approval(context_id: ContextId, body: NewApproval, engine: CurrentEngine) -> Response:
     approval = await engine.approvals.ask(context_id, **body.model_dump())
     return DocumentResponse(approval_view(approval), status_code=201)
 
 
-@router.post("/{context_id}/tool-approvals/{approval_id:path}", summary="Answer an approval")
+@router.post(
+    "/{context_id}/tool-approvals/{approval_id:path}", response_model=ApprovalView, summary="Answer an approval"
+)
 @access(Reach.THREAD, Permission.WRITE)
 async def answer_approval(
     context_id: ContextId, approval_id: str, body: ApprovalAnswer, engine: CurrentEngine
@@ -202,7 +266,7 @@ async def answer_approval(
     return DocumentResponse(approval_view(approval))
 
 
-@router.post("/{context_id}/cancel", summary="Cancel runs and streams")
+@router.post("/{context_id}/cancel", response_model=CancelledView, summary="Cancel runs and streams")
 @access(Reach.THREAD, Permission.WRITE)
 async def cancel_context(context_id: ContextId, engine: CurrentEngine, served: Served) -> Response:
     """End the runs and streamed messages of a context; a conflict when none is active."""

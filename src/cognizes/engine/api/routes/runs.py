@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission, Principal
@@ -207,7 +208,13 @@ async def add_thought(
     return DocumentResponse(run_view(await engine.runs.get(thread_id, run_id)), status_code=201)
 
 
-@router.post(_RUN + "/tool-calls", status_code=201, summary="Add a tool call")
+class ToolCallView(BaseModel):
+    """The id of a tool call, for its result."""
+
+    id: str
+
+
+@router.post(_RUN + "/tool-calls", status_code=201, response_model=ToolCallView, summary="Add a tool call")
 @access(Reach.THREAD, Permission.WRITE, is_for_agents=True, has_large_body=True)
 async def add_tool_call(
     thread_id: ThreadId, run_id: str, body: ToolCall, engine: CurrentEngine, attempt: Attempt = None

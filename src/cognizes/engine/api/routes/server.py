@@ -175,7 +175,14 @@ async def metrics(request: Request) -> Response:
     return Response(await export.render(), media_type=CONTENT_TYPE)
 
 
-@router.get("/version", tags=["server"], summary="Read the versions")
+class VersionView(BaseModel):
+    """The versions of the engine and of PostgreSQL."""
+
+    engine: str
+    postgresql: str
+
+
+@router.get("/version", tags=["server"], response_model=VersionView, summary="Read the versions")
 @access(Reach.PUBLIC)
 async def version(engine: CurrentEngine) -> Response:
     """Return the versions of the engine and of PostgreSQL."""

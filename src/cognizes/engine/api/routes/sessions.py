@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from cognizes.engine.access import Permission
@@ -203,7 +204,15 @@ async def change_state(thread_id: ThreadId, body: StateChange, engine: CurrentEn
     return DocumentResponse(_appended(event))
 
 
-@router.post("/{thread_id}/snapshots", status_code=201, summary="Store a snapshot of the state")
+class SnapshotView(BaseModel):
+    """The version of the stored state."""
+
+    version: int
+
+
+@router.post(
+    "/{thread_id}/snapshots", status_code=201, response_model=SnapshotView, summary="Store a snapshot of the state"
+)
 @access(Reach.THREAD, Permission.WRITE)
 async def take_snapshot(thread_id: ThreadId, engine: CurrentEngine) -> Response:
     """Time travel can start at the snapshot."""
