@@ -45,11 +45,12 @@ class MessageStarted(RunEvent):
 
 @dataclass(frozen=True)
 class TextDelta(RunEvent):
-    """Text of a message, or of a thought."""
+    """Text of a message, or of a thought; `role` is that of its `MessageStarted`."""
 
     message_id: str
     text: str
     is_thought: bool
+    role: str = "assistant"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class _Text:
     received: int = 0
     is_started: bool = False
     has_ended: bool = False
+    role: str = "assistant"
 
 
 @dataclass
@@ -183,14 +185,15 @@ class RunEventReader:
         if kind.endswith("MESSAGE_START"):
             if not text.is_started:
                 text.is_started = True
-                yield MessageStarted(sequence, name, "thought" if is_thought else str(frame.get("role", "assistant")))
+                text.role = "thought" if is_thought else str(frame.get("role", "assistant"))
+                yield MessageStarted(sequence, name, text.role)
         elif kind.endswith("MESSAGE_CONTENT"):
             delta = str(frame.get("delta", ""))
             fresh = delta[max(text.delivered - text.received, 0) :]
             text.received += len(delta)
             text.delivered = max(text.delivered, text.received)
             if fresh:
-                yield TextDelta(sequence, name, fresh, is_thought)
+                yield TextDelta(sequence, name, fresh, is_thought, text.role)
         elif kind.endswith("MESSAGE_END") and not text.has_ended:
             text.has_ended = True
             yield MessageEnded(sequence, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ RUN: list[Frame] = [
 EVENTS: list[RunEvent] = [
     RunStarted(2),
     MessageStarted(None, "r", "thought"),
-    TextDelta(None, "r", "Look it up.", True),
+    TextDelta(None, "r", "Look it up.", True, "thought"),
     MessageEnded(None, "r"),
     ToolCalled(4, "c", "look_up", '{"q":1}'),
     ToolReturned(5, "c", "42"),
@@ -88,7 +89,7 @@ def joined(events: list[RunEvent]) -> list[RunEvent]:
     for event in events:
         last = found[-1] if found else None
         if isinstance(event, TextDelta) and isinstance(last, TextDelta) and last.message_id == event.message_id:
-            found[-1] = TextDelta(None, event.message_id, last.text + event.text, event.is_thought)
+            found[-1] = replace(event, sequence_num=None, text=last.text + event.text)
         else:
             found.append(event)
     return found
@@ -131,3 +132,18 @@ def test_a_feed_that_lost_events_is_an_error() -> None:
 def test_a_frame_that_is_none_is_an_error(text: str) -> None:
     with pytest.raises(InvalidAnswerError):
         list(RunEventReader().read(text, ""))
+
+
+def test_text_has_the_role_of_its_message_also_on_the_next_connection() -> None:
+    asked: list[Frame] = [
+        ({"type": "TEXT_MESSAGE_START", "messageId": "u", "role": "user"}, None),
+        ({"type": "TEXT_MESSAGE_CONTENT", "messageId": "u", "delta": "What"}, None),
+    ]
+    reader = RunEventReader()
+    events = send(reader, asked)
+    reader.reattach()
+    events += send(reader, [*asked, ({"type": "TEXT_MESSAGE_CONTENT", "messageId": "u", "delta": " is it?"}, None)])
+    assert [(event.text, event.role) for event in events if isinstance(event, TextDelta)] == [
+        ("What", "user"),
+        (" is it?", "user"),
+    ]
