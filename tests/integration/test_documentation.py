@@ -21,12 +21,14 @@ from typing import Any
 
 import pytest
 import yaml
+from fastapi.routing import iter_route_contexts
 from google.adk.agents import LlmAgent
 from google.adk.events import Event
 from google.genai import types
 
-from cognizes.engine import Engine, RunStatus
+from cognizes.engine import Engine, RunStatus, Settings
 from cognizes.engine.adapters.adk import OpenSessionService
+from cognizes.engine.api.main import app
 from tests.integration.adapters.adk.scripted_model import ScriptedModel
 from tests.served import serve
 
@@ -128,6 +130,24 @@ NOT_EXECUTED = {
 }  # fmt: skip
 
 
+OTHER_VARIABLES = {"COGNIZES_URL", "COGNIZES_KEY", "COGNIZES_MCP_KEY"}
+"""Variables of programs on the pages, and of an option of `cognizes mcp`."""
+
+COMPLETE = ("/api/", "/agui", "/contexts", "/conversations", "/live", "/health", "/version")
+"""Pages shorten other routes: a table of `/memory` leaves out that prefix."""
+
+
+def _template(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path.partition("?")[0].rstrip("/"))
+
+
+ROUTES = {
+    (method, _template(str(context.path_format)))
+    for context in iter_route_contexts(app.routes)
+    for method in context.methods or ()
+}
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block of a page."""
@@ -170,6 +190,20 @@ def test_every_block_is_executed_or_listed_with_a_reason() -> None:
 def test_every_listed_reason_is_of_a_block_that_exists() -> None:
     texts = [f"{block.page}: {block.text}" for block in BLOCKS]
     assert [start for start in NOT_EXECUTED if not any(text.startswith(start) for text in texts)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_and_routes_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    named = set(re.findall(r"\bCOGNIZES_[A-Z0-9_]+[A-Z0-9]\b", text)) - OTHER_VARIABLES
+    settings = {f"COGNIZES_{name.upper()}" for name in Settings.model_fields}
+    # `COGNIZES_FAILED_KEYS_…` means all settings that begin so.
+    assert [name for name in named if not any(known.startswith(name) for known in settings)] == []
+    routes = re.findall(
+        r"`(GET|POST|PUT|PATCH|DELETE) (/(?:api|agui|contexts|conversations|live|health|version)\b[^` ]*)", text
+    )
+    unknown = [(method, path) for method, path in routes if (method, _template(path)) not in ROUTES]
+    assert [f"{method} {path}" for method, path in unknown if "{…" not in path and not path.endswith("…")] == []
 
 
 @pytest.mark.parametrize("block", _of("json"), ids=str)
