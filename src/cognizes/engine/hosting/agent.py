@@ -105,7 +105,7 @@ class Turn:
         return replace(self, thread_id=UUID(session.thread_id))
 
     def forget(self) -> None:
-        """Forget what is known of the thread: it was deleted."""
+        """Forget what is known of the thread: it was deleted, or shows other events than before."""
 
     async def prepare(self, engine: Engine) -> None:
         """Complete what the agent reads of the thread: the run begins, and its events are stored."""

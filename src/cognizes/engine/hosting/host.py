@@ -164,7 +164,8 @@ class AgentHost:
             )
             if isinstance(begun, BegunRun):
                 break
-            if (known := begun.thread_id) is None:
+            known = begun.thread_id
+            if known is None or begun.is_branched:
                 turn.forget()
         context = await self._with_client_changes(begun, run_input)
         return self._start(agent, key, context, run_input, start_sequence=begun.sequence)
@@ -469,9 +470,13 @@ class BegunRun:
 
 @dataclass(frozen=True)
 class MovedThread:
-    """A thread that is not as its turn was read: it exists, was deleted (None), or has other events."""
+    """A thread that is not as its turn was read: it exists, was deleted (None), or has other events.
+
+    With branches or hidden events, a cached turn may contain what the thread does not show any more.
+    """
 
     thread_id: UUID | None
+    is_branched: bool = False
 
 
 async def begin_hosted(
@@ -536,7 +541,7 @@ async def begin_hosted(
     assert row is not None  # noqa: S101 - the function returns one row
     match row["outcome"]:
         case "moved":
-            return MovedThread(row["started_thread_id"])
+            return MovedThread(row["started_thread_id"], is_branched=bool(row["is_branched"]))
         case "busy":
             raise executes_on_thread(row["id"])
         case "waiting":

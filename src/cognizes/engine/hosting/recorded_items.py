@@ -57,17 +57,26 @@ class RecordedRun:
         self.message_ids: set[str] = {message["id"] for message in self.history.messages} if self.history else set()
         self.call_ids: set[str] = set()
         self.used_ids: dict[tuple[str, str], str] = {}
+        self._is_branched = isinstance(context.turn, ThreadTurn) and context.turn.is_branched
 
-    def assign(self, kind: str, given: str, *, suffix: str = "") -> str:
+    async def assign(self, kind: str, given: str, *, suffix: str = "") -> str:
         """Return the id that clients receive for an item: the agent's, unless the thread has it already."""
-        taken = self.call_ids if kind == "call" else self.message_ids
         used = given if given.endswith(suffix) else given + suffix
-        is_taken = used in taken or not used or (kind == "call" and self.knows_call(used))
+        if kind == "call":
+            is_taken = not used or used in self.call_ids or self.knows_call(used)
+        else:
+            is_taken = not used or used in self.message_ids or await self.is_hidden(used)
         if is_taken:
             used = f"{new_id()}{suffix}"
-        taken.add(used)
+        (self.call_ids if kind == "call" else self.message_ids).add(used)
         self.used_ids[kind, given] = used
         return used
+
+    async def is_hidden(self, event_id: str) -> bool:
+        """Return whether the thread has an event of this id that its history does not show: of another branch."""
+        if not self._is_branched:
+            return False
+        return await self.context.engine.sessions.log.find(self.context.thread_id, event_id) is not None
 
     def knows_call(self, call_id: str) -> bool:
         return call_id in self.call_ids or bool(self.history and self.history.find_call(call_id))
@@ -170,7 +179,7 @@ class RecordedTexts:
             return
         if frame.message_id in self._thoughts:
             await self.end_thought(ReasoningMessageEndEvent(message_id=frame.message_id, timestamp=now()))
-        used = self._run.assign("message", frame.message_id)
+        used = await self._run.assign("message", frame.message_id)
         self._new_texts[frame.message_id] = _NewText(used, _ROLES.get(frame.role or "") or "assistant", frame.name)
 
     async def _begin_text(self, given: str, timestamp: int | None) -> _Text:
@@ -200,7 +209,7 @@ class RecordedTexts:
 
     async def start_thought(self, frame: ReasoningMessageStartEvent) -> None:
         if frame.message_id not in self._thoughts and frame.message_id not in self._new_thoughts:
-            used = self._run.assign("thought", frame.message_id, suffix=THOUGHT_SUFFIX)
+            used = await self._run.assign("thought", frame.message_id, suffix=THOUGHT_SUFFIX)
             self._new_thoughts[frame.message_id] = used
 
     async def _begin_thought(self, given: str, timestamp: int | None) -> _Text:
@@ -288,7 +297,7 @@ class RecordedCalls:
             if open_call.name != frame.tool_call_name:
                 raise illegal(frame, f"the call {given!r:.80} is open, for the tool {open_call.name!r:.80}")
             return
-        used = self._run.assign("call", given)
+        used = await self._run.assign("call", given)
         parent = self._run.used_ids.get(("message", frame.parent_message_id or ""), frame.parent_message_id)
         call = self._calls[given] = _ToolCall(used, frame.tool_call_name, parent or used)
         self._run.message_ids.add(call.parent_id)
@@ -374,7 +383,7 @@ class RecordedCalls:
         call_id = self._run.used_ids.get(("call", given), given)
         if not self._run.knows_call(call_id):
             raise illegal(frame, f"there is no tool call {given!r:.80}")
-        message_id = self._run.assign("message", frame.message_id)
+        message_id = await self._run.assign("message", frame.message_id)
         content = frame.content
         if isinstance(content, str):
             content = clean_text(content)

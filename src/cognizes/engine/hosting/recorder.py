@@ -240,18 +240,23 @@ class FrameRecorder:
 
     async def _take_messages(self, frame: MessagesSnapshotEvent) -> None:
         for message in frame.messages:
-            for event in await self._store_message(message):
+            used = self._id_of(message)
+            if used not in self._run.message_ids and await self._run.is_hidden(used):
+                continue
+            for event in await self._store_message(message, used):
                 translator = Translator(
                     thread_id="", run_id=self._context.run.id, root_agent=self._run.author, with_user=True
                 )
                 self._emit(translator.translate(event))
 
-    async def _store_message(self, message: Message) -> list[Event]:
-        """Store a message with an unknown id, and its calls with unknown ids; return their events."""
+    def _id_of(self, message: Message) -> str:
+        """Return the id under which clients have a message of the agent."""
         kind = "thought" if isinstance(message, ReasoningMessage) else "message"
         used = self._run.used_ids.get((kind, message.id), message.id)
-        if kind == "thought" and not used.endswith(THOUGHT_SUFFIX):
-            used += THOUGHT_SUFFIX
+        return used + THOUGHT_SUFFIX if kind == "thought" and not used.endswith(THOUGHT_SUFFIX) else used
+
+    async def _store_message(self, message: Message, used: str) -> list[Event]:
+        """Store a message with an unknown id, and its calls with unknown ids; return their events."""
         is_new = used not in self._run.message_ids
         self._run.message_ids.add(used)
         events: list[Event] = []
@@ -310,7 +315,7 @@ class FrameRecorder:
     async def _take_activity(self, frame: ActivitySnapshotEvent) -> None:
         known = self._find_activity(frame.message_id)
         if known is None:
-            used = self._run.assign("message", frame.message_id)
+            used = await self._run.assign("message", frame.message_id)
             known = self._activities[frame.message_id] = _Activity(used, frame.activity_type, frame.content)
         elif frame.replace is False:
             return

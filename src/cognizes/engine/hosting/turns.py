@@ -210,6 +210,7 @@ class ThreadTurns:
             if session is None:
                 raise
             found = thread_uuid(session.thread_id)
+            self._cache.drop(key)
             return await self.read(key, run_input, is_end_user=is_end_user, thread_id=found)
 
     def _turn(
