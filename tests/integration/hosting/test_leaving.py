@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
-from ag_ui.core import RunAgentInput, UserMessage
+from ag_ui.core import BaseEvent, RunAgentInput, TextMessageChunkEvent, UserMessage
 from fastapi import FastAPI
 
 from cognizes.engine import Engine, RunStatus
 from cognizes.engine.api.main import create_app
+from cognizes.engine.errors import ConflictError
 from tests.integration.api.test_live_routes import Call
 from tests.integration.hosting.agents import scripted_host
 from tests.integration.runs.conditions import until_status
@@ -64,6 +68,53 @@ async def test_a_client_that_leaves_before_the_stream_begins(engine: Engine, on_
         again = post(app, "/agui/endless", said("again", thread))
         await again.until(lambda: b"TEXT_MESSAGE_CONTENT" in again.body)
         again.say({"type": "http.disconnect"})
+
+
+async def test_another_server_accepts_the_next_message_after_a_client_has_left(
+    engine: Engine, database_url: str
+) -> None:
+    """The next request of a page may reach another process before the first one notices that the client has left."""
+    thread, begun, may_leave = str(uuid4()), asyncio.Event(), asyncio.Event()
+
+    async def slow(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        if run_input.messages[-1].content == "go":
+            begun.set()
+            await asyncio.Event().wait()
+        yield TextMessageChunkEvent(message_id="m", delta="quick")
+
+    properties = {"cognizes": {"onDisconnect": "cancel"}}
+    async with (
+        Engine.open(database_url) as other,
+        scripted_host(engine, slow) as host,
+        scripted_host(other, slow) as next_host,
+    ):
+        run = await host.run("slow", "ada", said("go", thread, forwarded_props=properties))
+
+        async def follow_until_it_leaves() -> None:
+            async with aclosing(host.watch(run)) as frames:
+                async for _ in frames:
+                    if begun.is_set():
+                        break
+                await may_leave.wait()
+
+        client = asyncio.create_task(follow_until_it_leaves())
+        await begun.wait()
+        with other.runs.notifications.subscribe(lambda _: True):
+            again = asyncio.create_task(next_host.run("slow", "ada", said("again", thread)))
+            # The other server has found the thread busy before the client leaves.
+            await asyncio.wait([again], timeout=0.3)
+            may_leave.set()
+            second = await again
+        await client
+        await second.wait()
+        session = await engine.sessions.get("slow", "ada", thread)
+        assert session is not None
+        ended = [one.status for one in await engine.runs.list(session.thread_id)]
+        assert sorted(ended) == [RunStatus.CANCELLED, RunStatus.COMPLETED]
+        # A run that does not end with its clients refuses the message at once.
+        run = await host.run("slow", "ada", said("go", thread))
+        with pytest.raises(ConflictError, match=run.run_id):
+            await next_host.run("slow", "ada", said("again", thread))
 
 
 async def test_a_client_returns_after_the_history_of_user_state_has_expired(engine: Engine, database_url: str) -> None:

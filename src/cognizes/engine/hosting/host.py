@@ -38,7 +38,7 @@ from cognizes.engine.hosting.agent import (
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.inputs import PromptAttachments, check_attachments
 from cognizes.engine.hosting.recovery import RunRecovery
-from cognizes.engine.models import Event, JsonObject, Run, Session, new_id, new_thread_id, user_slot
+from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -108,7 +108,7 @@ class AgentHost:
         """
         agent = self._agent(name)
         key = (name, user_id, run_input.thread_id)
-        policy = RunPolicy.of(run_input, self._engine.settings)
+        policy = RunPolicy.of(run_input.forwarded_props, self._engine.settings)
         with self._queue.join(key, policy.on_busy) as place:
             while True:
                 seen = self._queue.changes.version
@@ -195,13 +195,36 @@ class AgentHost:
     async def _end_elsewhere(self, key: ThreadKey, busy: ThreadBusyError, on_busy: OnBusy) -> None:
         """Cancel a run that another process executes on the thread, or wait a while for its end."""
         if on_busy is OnBusy.REJECT:
-            raise busy
+            await self._wait_for_departure(key, busy)
+            return
         with self._engine.runs.notifications.subscribe(lambda _: True) as ended:
             seen = ended.version
             if on_busy is OnBusy.CANCEL:
                 await self._cancel_elsewhere(*key, busy.run_id)
             else:
                 await ended.wait(seen, timeout=_BUSY_SECONDS)
+
+    async def _wait_for_departure(self, key: ThreadKey, busy: ThreadBusyError) -> None:
+        """Return when a run of another process that ends with its clients has ended; raise `busy` if it does not.
+
+        That process may notice a moment later that the client has left.
+        """
+        session = await self._engine.sessions.get(*key)
+        deadline = asyncio.get_running_loop().time() + _DISCONNECT_SECONDS
+        with self._engine.runs.notifications.subscribe(lambda _: True) as changed:
+            while session is not None:
+                seen = changed.version
+                run = await self._engine.runs.get(session.thread_id, busy.run_id)
+                if run.status is not RunStatus.RUNNING:
+                    return
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0 or run.handler != handler_of(key[0]) or not self._ends_with_clients(run):
+                    raise busy
+                await changed.wait(seen, timeout=left)
+
+    def _ends_with_clients(self, run: Run) -> bool:
+        given = run.input.get("forwardedProps") if isinstance(run.input, dict) else None
+        return RunPolicy.of(given, self._engine.settings).on_disconnect is OnDisconnect.CANCEL
 
     async def watch(self, run: HostedRun) -> Observation:
         with run.observed():
@@ -384,9 +407,8 @@ class RunPolicy:
     on_busy: OnBusy = OnBusy.REJECT
 
     @classmethod
-    def of(cls, run_input: RunAgentInput, settings: Settings) -> RunPolicy:
-        """Return the policy of a request; the settings hold for what it does not say."""
-        props = run_input.forwarded_props
+    def of(cls, props: Any, settings: Settings) -> RunPolicy:
+        """Return the policy of a request by its `forwardedProps`; the settings hold for what they do not say."""
         given = props.get(PROPERTIES) if isinstance(props, dict) else None
         if given is not None and not isinstance(given, dict):
             raise InvalidInputError(f"forwardedProps.{PROPERTIES} must be an object")
