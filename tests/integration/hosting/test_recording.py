@@ -29,6 +29,7 @@ from ag_ui.core import (
     ResumeEntry,
     RunAgentInput,
     RunErrorEvent,
+    RunFinishedCancelledOutcome,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
     StateDeltaEvent,
@@ -638,6 +639,36 @@ async def test_a_follower_of_another_process_receives_a_question_whose_id_has_a_
         assert isinstance(last, RunFinishedEvent)
         assert isinstance(last.outcome, RunFinishedInterruptOutcome)
         assert last.outcome.interrupts[0].id == await asked_by(host, run)
+
+
+async def test_a_follower_receives_all_text_of_a_run_that_its_own_server_cancels(
+    engine: Engine, database_url: str
+) -> None:
+    """The server that executes the run stores the rest of the text after the cancellation."""
+    thread = str(uuid4())
+
+    async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        yield TextMessageStartEvent(message_id="m")
+        yield TextMessageContentEvent(message_id="m", delta="begun, ")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            yield TextMessageContentEvent(message_id="m", delta="and stopped")
+            raise
+
+    async with hosting(engine, agent) as host, Engine.open(database_url) as other, hosting(other, agent) as second:
+        await say(host, "go", thread_id=thread)
+        received: list[BaseEvent] = []
+        async with asyncio.timeout(60), aclosing(second.connect("generic", "ada", thread, run_id="x")) as frames:
+            async for _, frame in frames:
+                received.append(frame)
+                if isinstance(frame, TextMessageStartEvent | TextMessageContentEvent):
+                    asyncio.ensure_future(second.cancel("generic", "ada", thread))  # noqa: RUF006
+    assert isinstance(received[-1], RunFinishedEvent)
+    assert isinstance(received[-1].outcome, RunFinishedCancelledOutcome)
+    messages = (await stored(engine, thread)).messages
+    assert messages[-1]["content"] == "begun, and stopped"
+    assert Snapshot().fold(received).messages == messages
 
 
 async def test_a_question_expires(engine: Engine) -> None:

@@ -156,6 +156,7 @@ class _RunEncoder:
     def __init__(self, translator: Translator) -> None:
         self._translator = translator
         self._streamed = StreamTranslator(translator)
+        self._cancellation: Event | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -165,14 +166,20 @@ class _RunEncoder:
         frames: list[BaseEvent] = []
         for item in items:
             frames += self._encode(item)
+            if self._cancellation is not None and self._streamed.is_idle:
+                frames += self._translator.translate(self._cancellation)
         return frames
 
     def _encode(self, item: FeedItem) -> list[BaseEvent]:
         run_id = self._translator.run_id
         match item:
             case Event():
-                if item.event_type in _LAST and item.run_id != run_id:
-                    return []  # The end of another run.
+                if item.run_id != run_id and (item.event_type in _LAST or self._cancellation is not None):
+                    return []  # The end of another run, or its beginning.
+                if item.event_type == "run_cancelled" and not self._streamed.is_idle:
+                    # Another process cancelled the run. The one that executed it stores the rest of its text later.
+                    self._cancellation = item
+                    return []
                 self._streamed.forget(item)
                 return self._translator.translate(item)
             case Chunks():
