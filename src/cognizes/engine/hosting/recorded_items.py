@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 Emit = Callable[[Sequence[BaseEvent]], None]
 _ROLES: dict[str, Literal["user", "system"]] = {"user": "user", "system": "system", "developer": "system"}
+_EARLY_CHARACTERS = 256
+"""The longest first delta that clients receive before the row of its stream is committed."""
 
 
 class RecordedRun:
@@ -99,7 +101,8 @@ class RecordedRun:
         await self.context.engine.sessions.append_to_thread(UUID(run.thread_id), event)
         return event
 
-    async def open_stream(self, message_id: str, *, role: str) -> MessageWriter:
+    def open_stream(self, message_id: str, *, role: str) -> asyncio.Task[MessageWriter]:
+        """Open a stream. A cancelled run does not cancel the task, because it stores what clients have received."""
         writer = self.context.engine.stream_message(
             self.context.thread_id,
             role=role,
@@ -108,7 +111,7 @@ class RecordedRun:
             run_id=self.context.run.id,
             invocation_id=self.context.run.id,
         )
-        return await writer.open()
+        return asyncio.create_task(writer.open(), name=f"open-{message_id:.80}")
 
     async def note(self, kind: str, entry: JsonObject) -> None:
         """Note a thought, a call or a result on the run's row. A failure is logged: the event itself is stored."""
@@ -132,10 +135,33 @@ class RecordedRun:
 
 @dataclass(eq=False)
 class _Text:
-    """A text or a thought that is being streamed, under the id that clients receive."""
+    """A text or a thought that is being streamed, under the id that clients receive.
+
+    `first` is the delta that clients received before the row of the stream was committed, until the stream has it.
+    """
 
     id: str
-    writer: MessageWriter
+    opening: asyncio.Task[MessageWriter]
+    first: str = ""
+    writer: MessageWriter | None = None
+
+    async def open(self) -> MessageWriter:
+        """Return the writer when the row of the stream is committed."""
+        if self.writer is None:
+            writer = await asyncio.shield(self.opening)
+            first, self.first = self.first, ""
+            await writer.write(first)
+            self.writer = writer
+        return self.writer
+
+    async def abort(self) -> None:
+        """Store the text so far as interrupted."""
+        await (await self.open()).abort()
+
+    def abandon(self) -> None:
+        """Let the engine end the stream, if it is open."""
+        if self.writer is not None:
+            self.writer.abandon()
 
 
 @dataclass(eq=False)
@@ -171,8 +197,8 @@ class RecordedTexts:
 
     async def abort(self) -> None:
         for item in (*self._thoughts.values(), *self._texts.values()):
-            await self._run.keep(item.writer.abort)
-            item.writer.abandon()
+            await self._run.keep(item.abort)
+            item.abandon()
 
     async def start_text(self, frame: TextMessageStartEvent) -> None:
         if frame.message_id in self._texts or frame.message_id in self._new_texts:
@@ -182,28 +208,45 @@ class RecordedTexts:
         used = await self._run.assign("message", frame.message_id)
         self._new_texts[frame.message_id] = _NewText(used, _ROLES.get(frame.role or "") or "assistant", frame.name)
 
-    async def _begin_text(self, given: str, timestamp: int | None) -> _Text:
-        if given not in self._new_texts:
-            await self.start_text(TextMessageStartEvent(message_id=given))
-        new = self._new_texts.pop(given)
-        self._run.emit([TextMessageStartEvent(message_id=new.id, role=new.role, name=new.name, timestamp=timestamp)])
-        text = self._texts[given] = _Text(new.id, await self._run.open_stream(new.id, role=new.role))
-        return text
-
     async def write_text(self, frame: TextMessageContentEvent) -> None:
         if frame.delta:
-            if (text := self._texts.get(frame.message_id)) is None:
-                text = await self._begin_text(frame.message_id, frame.timestamp)
             delta = clean_text(frame.delta)
-            await text.writer.write(delta)
+            if (text := self._texts.get(frame.message_id)) is None:
+                await self._begin_text(frame.message_id, delta, frame.timestamp)
+                return
+            await (text.writer or await text.open()).write(delta)
             if text.id != frame.message_id or delta is not frame.delta:
                 frame = TextMessageContentEvent(message_id=text.id, delta=delta, timestamp=frame.timestamp)
             self._run.emit([frame])
 
+    async def _begin_text(self, given: str, delta: str, timestamp: int | None) -> None:
+        if given not in self._new_texts:
+            await self.start_text(TextMessageStartEvent(message_id=given))
+        new = self._new_texts.pop(given)
+        text = self._texts[given] = _Text(new.id, self._run.open_stream(new.id, role=new.role))
+        start = TextMessageStartEvent(message_id=new.id, role=new.role, name=new.name, timestamp=timestamp)
+        await self._begin(
+            text, delta, [start, TextMessageContentEvent(message_id=new.id, delta=delta, timestamp=timestamp)]
+        )
+
+    async def _begin(self, text: _Text, delta: str, frames: Sequence[BaseEvent]) -> None:
+        """Emit the first frames of a text, and write its first delta when the row of its stream is committed.
+
+        Clients of this process do not wait for that commit, unless the delta might be refused for its size. Other
+        processes get every delta with a flush, after it.
+        """
+        if is_early := len(delta) <= _EARLY_CHARACTERS:
+            text.first = delta
+            self._run.emit(frames)
+        writer = await text.open()
+        if not is_early:
+            await writer.write(delta)
+            self._run.emit(frames)
+
     async def end_text(self, frame: TextMessageEndEvent) -> None:
         self._new_texts.pop(frame.message_id, None)
         if text := self._texts.get(frame.message_id):
-            await text.writer.complete()
+            await (await text.open()).complete()
             del self._texts[frame.message_id]
             self._run.emit([TextMessageEndEvent(message_id=text.id, timestamp=frame.timestamp)])
 
@@ -212,33 +255,34 @@ class RecordedTexts:
             used = await self._run.assign("thought", frame.message_id, suffix=THOUGHT_SUFFIX)
             self._new_thoughts[frame.message_id] = used
 
-    async def _begin_thought(self, given: str, timestamp: int | None) -> _Text:
-        if given not in self._new_thoughts:
-            await self.start_thought(ReasoningMessageStartEvent(message_id=given))
-        used = self._new_thoughts.pop(given)
-        self._run.emit(
-            [
-                ReasoningStartEvent(message_id=used, timestamp=timestamp),
-                ReasoningMessageStartEvent(message_id=used, timestamp=timestamp),
-            ]
-        )
-        thought = self._thoughts[given] = _Text(used, await self._run.open_stream(used, role=THOUGHT))
-        return thought
-
     async def write_thought(self, frame: ReasoningMessageContentEvent) -> None:
         if frame.delta:
-            if (thought := self._thoughts.get(frame.message_id)) is None:
-                thought = await self._begin_thought(frame.message_id, frame.timestamp)
             delta = clean_text(frame.delta)
-            await thought.writer.write(delta)
+            if (thought := self._thoughts.get(frame.message_id)) is None:
+                await self._begin_thought(frame.message_id, delta, frame.timestamp)
+                return
+            await (thought.writer or await thought.open()).write(delta)
             self._run.emit(
                 [ReasoningMessageContentEvent(message_id=thought.id, delta=delta, timestamp=frame.timestamp)]
             )
 
+    async def _begin_thought(self, given: str, delta: str, timestamp: int | None) -> None:
+        if given not in self._new_thoughts:
+            await self.start_thought(ReasoningMessageStartEvent(message_id=given))
+        used = self._new_thoughts.pop(given)
+        thought = self._thoughts[given] = _Text(used, self._run.open_stream(used, role=THOUGHT))
+        frames: list[BaseEvent] = [
+            ReasoningStartEvent(message_id=used, timestamp=timestamp),
+            ReasoningMessageStartEvent(message_id=used, timestamp=timestamp),
+            ReasoningMessageContentEvent(message_id=used, delta=delta, timestamp=timestamp),
+        ]
+        await self._begin(thought, delta, frames)
+
     async def end_thought(self, frame: ReasoningMessageEndEvent | ReasoningEndEvent) -> None:
         self._new_thoughts.pop(frame.message_id, None)
         if thought := self._thoughts.get(frame.message_id):
-            await thought.writer.complete()
+            writer = await thought.open()
+            await writer.complete()
             del self._thoughts[frame.message_id]
             self._run.emit(
                 [
@@ -246,7 +290,7 @@ class RecordedTexts:
                     ReasoningEndEvent(message_id=thought.id, timestamp=frame.timestamp),
                 ]
             )
-            if said := thought.writer.text.strip():
+            if said := writer.text.strip():
                 await self._run.note("thought", {"thought": said, "at": _moment()})
 
 
