@@ -61,13 +61,43 @@ def test_a_missing_extra(package: str, extra: str, tmp_path: Path, monkeypatch: 
     [
         ("tests.integration.hosting.agents:missing", "has no attribute 'missing'; write it as package.module:agent"),
         ("no_such_module:agent", "No module named 'no_such_module'; write it as package.module:agent"),
-        ("tests.integration.hosting.agents:HELD_AT", "is a int, which is no agent; name an ADK agent, Workflow or App"),
+        ("tests.integration.hosting.agents:HELD_AT", "is an object of the type int, which is no agent; name an ADK"),
         ("tests.integration.hosting.agents:RunAgentInput", "is the class RunAgentInput, which is no agent; name an A"),
+        (
+            "tests.integration.hosting.agents:source_of",
+            "is a function that is no async generator function, which is no",
+        ),
+        ("langgraph.graph:StateGraph", "is the class StateGraph, which is no agent"),
+        (":agent", "names no module; write it as package.module:agent"),
     ],
 )
 def test_a_path_that_names_no_agent(engine: Engine, path: str, problem: str) -> None:
     with pytest.raises(SetupError, match=problem):
         load_agents([path], engine)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import os\nkey = os.environ['COGNIZES_NO_SUCH_KEY']", "raised KeyError: 'COGNIZES_NO_SUCH_KEY'"),
+        ("raise SystemExit(3)", "raised SystemExit: 3"),
+        ("def (", "raised SyntaxError: invalid syntax"),
+        ("import no_such_package", "No module named 'no_such_package'; .* imports it: install its package"),
+        (
+            "from langgraph.graph import MessagesState, StateGraph\nagent = StateGraph(MessagesState)",
+            r"is a StateGraph that is not compiled \(`.compile\(\)`\), which is no agent",
+        ),
+    ],
+    ids=["exception", "exit", "syntax", "dependency", "uncompiled"],
+)
+def test_a_module_without_a_usable_agent_is_named_with_the_cause(
+    engine: Engine, code: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"agent_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(f"{code}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SetupError, match=rf"'{name}:agent' .*{problem}"):
+        load_agents([f"{name}:agent"], engine)
 
 
 def _large(kind: str) -> list[BaseEvent]:

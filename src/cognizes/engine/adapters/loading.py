@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import re
@@ -28,6 +29,7 @@ DEMO = "demo"
 HOW_TO_GET_AGENTS = (
     "google-adk is not installed; get it with `uv sync --extra adk` or `pip install 'cognizes-engine[adk]'`"
 )
+_PATH = "write it as package.module:agent"
 _ACCEPTED = (
     "an ADK agent, Workflow or App, a compiled LangGraph graph, a Pydantic AI Agent, an OpenAI Agents SDK Agent, an "
     "object with `run(RunAgentInput)` that yields AG-UI events, a HostedAgent, or an async generator function of "
@@ -119,24 +121,33 @@ def find_object(path: str) -> Any:
     # An installed command does not search the current directory for modules.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    refused = f"the agent {path!r} cannot be loaded"
+    if not module_name:
+        raise SetupError(f"{refused}: it names no module; {_PATH}")
     try:
         found = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SetupError(f"{refused}: {error}; {_advice(error, module_name)}") from error
+    except (Exception, SystemExit) as error:
+        # The code of the module, such as a key that is missing in the environment.
+        logger.exception("the module %s cannot be imported", module_name)
+        raise SetupError(f"{refused}: {module_name} raised {type(error).__name__}: {error}") from error
+    try:
         for name in (attribute or "root_agent").split("."):
             found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        extra = _missing_extra(error)
-        advice = (
-            f"install it with `pip install 'cognizes-engine[{extra}]'`" if extra else "write it as package.module:agent"
-        )
-        raise SetupError(f"the agent {path!r} cannot be loaded: {error}; {advice}") from error
+    except AttributeError as error:
+        raise SetupError(f"{refused}: {error}; {_PATH}") from error
     return found
 
 
-def _missing_extra(error: Exception) -> str | None:
-    """Return the extra of the framework that a module failed to import, if it is one."""
-    missing = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
+def _advice(error: ImportError, module_name: str) -> str:
+    missing = error.name or ""
     packages = {package: framework.extra for framework in _FRAMEWORKS for package, _ in framework.classes}
-    return next((extra for package, extra in packages.items() if f"{missing}.".startswith(f"{package}.")), None)
+    if extra := next((extra for package, extra in packages.items() if f"{missing}.".startswith(f"{package}.")), None):
+        return f"install it with `pip install 'cognizes-engine[{extra}]'`"
+    if isinstance(error, ModuleNotFoundError) and not f"{module_name}.".startswith(f"{missing}."):
+        return f"{module_name} imports it: install its package"
+    return _PATH
 
 
 def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
@@ -150,8 +161,7 @@ def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
     if framework is not None:
         return _hosting_function(framework, path)(found, name=_name_of(found, path), engine=engine)
     if (source := source_of(found)) is None:
-        kind = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise SetupError(f"{path!r} is {kind}, which is no agent; name {_ACCEPTED}")
+        raise SetupError(f"{path!r} is {_described(found)}, which is no agent; name {_ACCEPTED}")
     description = str(getattr(found, "description", None) or _first_line(found))
     declared = getattr(found, "capabilities", None)
     return AguiAgent(
@@ -161,6 +171,16 @@ def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
         engine=engine,
         capabilities=declared if isinstance(declared, AgentCapabilities) else None,
     )
+
+
+def _described(found: Any) -> str:
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    if inspect.isroutine(found):
+        return "a function that is no async generator function"
+    if any(base.__name__ == "StateGraph" for base in type(found).__mro__):
+        return "a StateGraph that is not compiled (`.compile()`)"
+    return f"an object of the type {type(found).__name__}"
 
 
 def _is_hosted_agent(found: Any) -> bool:
