@@ -42,6 +42,7 @@ from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import EventLog, message_text
 from cognizes.engine.timeline.event_reading import (
     CLIENT_HISTORY_MARK,
+    SHOWN_BEFORE,
     Call,
     Result,
     client_history_of,
@@ -112,6 +113,32 @@ class Snapshot:
             self._messages.append(message)
             self._by_id[message["id"]] = message
             self._calls |= {call["id"]: call for call in message.get("toolCalls") or ()}
+
+    def move(self, name: str, *, before: str) -> None:
+        """Put a message, with the results of its calls, before another one, or a call before another of its message."""
+        moved, other = self._message_of(name), self._message_of(before)
+        if moved is None or other is None:
+            return
+        if moved is not other:
+            start, target = _place(self._messages, moved), _place(self._messages, other)
+            if start > target:
+                end = start + 1
+                while end < len(self._messages) and self._messages[end]["role"] == "tool":
+                    end += 1
+                block = self._messages[start:end]
+                del self._messages[start:end]
+                self._messages[target:target] = block
+        elif (call := self.find_call(name)) and (following := self.find_call(before)):
+            calls = moved["toolCalls"]
+            del calls[_place(calls, call)]
+            calls.insert(_place(calls, following), call)
+
+    def _message_of(self, name: str) -> JsonObject | None:
+        """Return a message, or the message of a call."""
+        if (call := self.find_call(name)) is None:
+            return self.find(name)
+        owners = (message for message in reversed(self._messages) if call in (message.get("toolCalls") or ()))
+        return next(owners, None)
 
     def drop_orphan_results(self) -> None:
         """Remove tool results whose call is not among the messages: clients and models refuse them."""
@@ -196,6 +223,10 @@ class Snapshot:
         self._by_id[message["id"]] = message
 
 
+def _place(items: Sequence[JsonObject], item: JsonObject) -> int:
+    return next(place for place, other in enumerate(items) if other is item)
+
+
 def _activity(frame: ActivitySnapshotEvent) -> JsonObject:
     return {
         "id": frame.message_id,
@@ -250,6 +281,9 @@ class HistoryBuilder:
                 history.snapshot.add(message)
             else:
                 history.snapshot.fold(frames)
+            if isinstance(following := event.content.get(SHOWN_BEFORE), str) and event.author != "user":
+                name = event.content.get("tool_call_id") or event.content.get("message_id")
+                history.snapshot.move(str(name), before=following)
             name = str(original.get("id")) if isinstance(original, dict) else ""
             if is_quoted and (brought := history.snapshot.find(name)):
                 brought["metadata"] = {**(brought.get("metadata") or {}), **CLIENT_HISTORY_MARK}

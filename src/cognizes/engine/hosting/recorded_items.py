@@ -36,7 +36,7 @@ from cognizes.engine.hosting.turns import ThreadTurn
 from cognizes.engine.models import Event, JsonObject, new_id
 from cognizes.engine.streams.chunks import CALL, THOUGHT, THOUGHT_SUFFIX, CallHead
 from cognizes.engine.streams.writer import MessageWriter
-from cognizes.engine.timeline.event_reading import TEXT_FORMAT, parse_document
+from cognizes.engine.timeline.event_reading import SHOWN_BEFORE, TEXT_FORMAT, parse_document
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class RecordedRun:
         self.call_ids: set[str] = set()
         self.used_ids: dict[tuple[str, str], str] = {}
         self._is_branched = isinstance(context.turn, ThreadTurn) and context.turn.is_branched
+        self._order: list[str] = []
+        self._stored: set[str] = set()
 
     async def assign(self, kind: str, given: str, *, suffix: str = "") -> str:
         """Return the id that clients receive for an item: the agent's, unless the thread has it already."""
@@ -79,6 +81,22 @@ class RecordedRun:
         if not self._is_branched:
             return False
         return await self.context.engine.sessions.log.find(self.context.thread_id, event_id) is not None
+
+    def show(self, name: str) -> None:
+        """Note that clients receive the beginning of a message or a call."""
+        self._order.append(name)
+
+    def store(self, name: str) -> JsonObject:
+        """Return what the event of a message or a call contains if another one began later and is stored already.
+
+        Events have the order in which items end. Clients have the items in the order in which these begin.
+        """
+        self._stored.add(name)
+        later = self._order[self._order.index(name) + 1 :] if name in self._order else ()
+        following = next((other for other in later if other in self._stored), None)
+        while self._order and self._order[0] in self._stored:
+            self._stored.discard(self._order.pop(0))
+        return {} if following is None else {SHOWN_BEFORE: following}
 
     def knows_call(self, call_id: str) -> bool:
         return call_id in self.call_ids or bool(self.history and self.history.find_call(call_id))
@@ -154,9 +172,9 @@ class _Text:
             self.writer = writer
         return self.writer
 
-    async def abort(self) -> None:
+    async def abort(self, content: JsonObject) -> None:
         """Store the text so far as interrupted."""
-        await (await self.open()).abort()
+        await (await self.open()).abort(content=content)
 
     def abandon(self) -> None:
         """Let the engine end the stream, if it is open."""
@@ -197,7 +215,7 @@ class RecordedTexts:
 
     async def abort(self) -> None:
         for item in (*self._thoughts.values(), *self._texts.values()):
-            await self._run.keep(item.abort)
+            await self._run.keep(partial(item.abort, self._run.store(item.id)))
             item.abandon()
 
     async def start_text(self, frame: TextMessageStartEvent) -> None:
@@ -224,6 +242,7 @@ class RecordedTexts:
             await self.start_text(TextMessageStartEvent(message_id=given))
         new = self._new_texts.pop(given)
         text = self._texts[given] = _Text(new.id, self._run.open_stream(new.id, role=new.role))
+        self._run.show(new.id)
         start = TextMessageStartEvent(message_id=new.id, role=new.role, name=new.name, timestamp=timestamp)
         await self._begin(
             text, delta, [start, TextMessageContentEvent(message_id=new.id, delta=delta, timestamp=timestamp)]
@@ -246,7 +265,8 @@ class RecordedTexts:
     async def end_text(self, frame: TextMessageEndEvent) -> None:
         self._new_texts.pop(frame.message_id, None)
         if text := self._texts.get(frame.message_id):
-            await (await text.open()).complete()
+            writer = await text.open()
+            await writer.complete(content=self._run.store(text.id))
             del self._texts[frame.message_id]
             self._run.emit([TextMessageEndEvent(message_id=text.id, timestamp=frame.timestamp)])
 
@@ -270,6 +290,7 @@ class RecordedTexts:
         if given not in self._new_thoughts:
             await self.start_thought(ReasoningMessageStartEvent(message_id=given))
         used = self._new_thoughts.pop(given)
+        self._run.show(used)
         thought = self._thoughts[given] = _Text(used, self._run.open_stream(used, role=THOUGHT))
         frames: list[BaseEvent] = [
             ReasoningStartEvent(message_id=used, timestamp=timestamp),
@@ -282,7 +303,7 @@ class RecordedTexts:
         self._new_thoughts.pop(frame.message_id, None)
         if thought := self._thoughts.get(frame.message_id):
             writer = await thought.open()
-            await writer.complete()
+            await writer.complete(content=self._run.store(thought.id))
             del self._thoughts[frame.message_id]
             self._run.emit(
                 [
@@ -345,6 +366,7 @@ class RecordedCalls:
         parent = self._run.used_ids.get(("message", frame.parent_message_id or ""), frame.parent_message_id)
         call = self._calls[given] = _ToolCall(used, frame.tool_call_name, parent or used)
         self._run.message_ids.add(call.parent_id)
+        self._run.show(used)
         self._run.emit(
             [
                 ToolCallStartEvent(
@@ -394,6 +416,7 @@ class RecordedCalls:
         content, entry = self._describe(call.id, call.name, "".join(call.arguments), parent=call.parent_id)
         if interrupted:
             content["interrupted"] = True
+        content |= self._run.store(call.id)
         stored: Awaitable[object]
         if call.writer is not None:
             stored = call.writer.complete(content=content)

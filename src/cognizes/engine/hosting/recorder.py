@@ -258,6 +258,9 @@ class FrameRecorder:
     async def _store_message(self, message: Message, used: str) -> list[Event]:
         """Store a message with an unknown id, and its calls with unknown ids; return their events."""
         is_new = used not in self._run.message_ids
+        if is_new:
+            self._run.show(used)
+            self._run.store(used)
         self._run.message_ids.add(used)
         events: list[Event] = []
         if isinstance(message, AssistantMessage):
@@ -317,6 +320,8 @@ class FrameRecorder:
         if known is None:
             used = await self._run.assign("message", frame.message_id)
             known = self._activities[frame.message_id] = _Activity(used, frame.activity_type, frame.content)
+            self._run.show(used)
+            self._run.store(used)
         elif frame.replace is False:
             return
         else:

@@ -62,9 +62,9 @@ class StreamEndings:
         reason = check_reason(finish_reason)
         return await self._end_live(live, StreamStatus.COMPLETED, finish_reason=reason, content=content)
 
-    async def abort(self, live: LiveMessage) -> int:
+    async def abort(self, live: LiveMessage, *, content: JsonObject | None = None) -> int:
         """Store the text so far of a message of this process as interrupted."""
-        return await self._end_live(live, StreamStatus.INTERRUPTED)
+        return await self._end_live(live, StreamStatus.INTERRUPTED, content=content)
 
     async def mark_stored(self, live: LiveMessage) -> int:
         """End the stream of a message of this process that another component stored."""

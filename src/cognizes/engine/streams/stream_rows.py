@@ -35,8 +35,8 @@ _Call = Callable[[], Awaitable[asyncpg.Record | None]]
 
 @dataclass(frozen=True)
 class Ending:
-    """The requested end of a stream: its status, text and lengths of chunks. `content` is that of its event, if it is
-    not made from the text."""
+    """The requested end of a stream: its status, text and lengths of chunks. `content` is that of the event of a tool
+    call, or more content of the event of a text."""
 
     status: StreamStatus
     final_sequence: int
@@ -205,6 +205,7 @@ def _event(row: StreamRow, ending: Ending) -> Event | None:
     content: JsonObject
     if row.role != CALL:
         content = {"thought" if row.role == THOUGHT else "text": ending.text, "message_id": row.key.message_id}
+        content |= ending.content or {}
     elif ending.content is not None:
         content = dict(ending.content)
     elif found := CallHead.split(ending.text):

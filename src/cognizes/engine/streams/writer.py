@@ -286,7 +286,7 @@ class MessageEnder(Protocol):
         self, live: LiveMessage, *, finish_reason: str | None = None, content: JsonObject | None = None
     ) -> int: ...
 
-    async def abort(self, live: LiveMessage) -> int: ...
+    async def abort(self, live: LiveMessage, *, content: JsonObject | None = None) -> int: ...
 
     async def mark_stored(self, live: LiveMessage) -> int: ...
 
@@ -337,13 +337,14 @@ class MessageWriter:
     async def complete(self, finish_reason: str | None = None, *, content: JsonObject | None = None) -> int:
         """Store the message and its event; return the number of chunks. A repeated call returns the same.
 
-        `content` is the content of the event of a tool call, whose text is only its arguments.
+        `content` is the content of the event of a tool call, whose text is only its arguments. The event of any other
+        message contains it beside the text.
         """
         return await self._ender.complete(self.live, finish_reason=finish_reason, content=content)
 
-    async def abort(self) -> int:
+    async def abort(self, *, content: JsonObject | None = None) -> int:
         """Store the text so far as interrupted; store nothing if there is none."""
-        return await self._ender.abort(self.live)
+        return await self._ender.abort(self.live, content=content)
 
     async def mark_stored(self) -> int:
         """End the stream of a message that another component stored under this message's id."""

@@ -26,6 +26,10 @@ CLIENT_HISTORY_MARK: JsonObject = {"cognizes": {"clientHistory": True}}
 CLIENT_CALLS = "agui_client_calls"
 """The key of ADK's `custom_metadata` with the ids of the event's calls that tools of the client answer."""
 
+SHOWN_BEFORE = "shown_before"
+"""The message or call before which clients have that of an event: it began earlier and ended later, as of parallel
+nodes of a graph."""
+
 AGUI_PARTS = "agui_parts"
 """The key of ADK's `custom_metadata` with the parts of a user's message as its client sent them, without their data."""
 
