@@ -220,7 +220,7 @@ async def test_a_run_that_a_server_continues_next_is_busy(engine: Engine) -> Non
     await engine.runs.release(released)
     with pytest.raises(ConflictError, match="run released executes on this thread"):
         await begin(engine, session, "next")
-    (claimed,) = await engine.runs.claim(["agui/demo"])
+    claimed = await engine.runs.claim_one(session.thread_id, released.id)
     await engine.runs.wait(claimed, kind="webhook", correlation_key="paid")
     with pytest.raises(ConflictError, match="run released executes on this thread"):
         await begin(engine, session, "next")
