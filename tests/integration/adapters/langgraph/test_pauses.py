@@ -237,6 +237,27 @@ async def test_messages_that_the_graph_never_got_are_in_the_next_input(engine: E
     assert nodes.seen[2] == ["one", "from first", "two", "three", "from first", "four"]
 
 
+async def test_a_graph_follows_the_active_branch_of_its_thread(engine: Engine) -> None:
+    nodes, thread = Nodes(), str(uuid4())
+    async with hosting(engine, nodes.graph("first")) as host:
+        await turn(host, thread, "one")
+        session = await engine.sessions.get("graph", "ada", thread)
+        assert session is not None
+        await turn(host, thread, "two")
+        await engine.branches.create(session.thread_id, "other", at_sequence=session.last_sequence)
+        await engine.branches.switch(session.thread_id, "other")
+        await turn(host, thread, "three")
+        await turn(host, thread, "four")
+        await engine.branches.switch(session.thread_id, "main")
+        await turn(host, thread, "five")
+    assert nodes.seen[1:] == [
+        ["one", "from first", "two"],
+        ["one", "from first", "three"],
+        ["one", "from first", "three", "from first", "four"],
+        ["one", "from first", "two", "from first", "five"],
+    ]
+
+
 async def test_values_without_a_json_form_do_not_break_the_thread(engine: Engine) -> None:
     circular: list[Any] = []
     circular.append(circular)

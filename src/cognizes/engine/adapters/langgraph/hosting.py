@@ -20,9 +20,10 @@ from ag_ui.core import (
     UserMessage,
 )
 from ag_ui.core import ToolMessage as AguiToolMessage
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
@@ -40,7 +41,7 @@ from cognizes.engine.adapters.langgraph.stream_translation import (
 )
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext
-from cognizes.engine.hosting.turns import NO_RESULT
+from cognizes.engine.hosting.turns import NO_RESULT, ThreadTurn
 from cognizes.engine.telemetry import is_tracing
 
 
@@ -161,8 +162,26 @@ class _GraphSource:
             if key in self._input_keys - {MESSAGES} - self._tool_keys.names and before.get(key) != value
         }
         if MESSAGES in self._input_keys:
-            given[MESSAGES] = _new_messages(stored, run_input, context)
+            given[MESSAGES] = self._new_messages(stored, run_input, context)
         return given | tools
+
+    def _new_messages(self, stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> list[BaseMessage]:
+        """Return what the graph has not seen: all of the conversation, or the messages after the last one it knows.
+
+        The messages of another branch of the thread are replaced, if the graph merges messages by id.
+        """
+        known = _graph_messages(stored)
+        merge = getattr(self._graph.channels.get(MESSAGES), "operator", None)
+        if (
+            isinstance(context.turn, ThreadTurn)
+            and context.turn.is_branched
+            and merge is add_messages
+            and known
+            and known[-1].id not in {message.id for message in run_input.messages}
+        ):
+            return [RemoveMessage(REMOVE_ALL_MESSAGES), *map(_to_langchain, run_input.messages)]
+        messages = run_input.messages if not known else _unknown_messages(known, run_input.messages, context)
+        return list(_with_results(known, [_to_langchain(message) for message in messages]))
 
 
 class ClientToolKeys:
@@ -237,13 +256,6 @@ def _graph_messages(stored: StateSnapshot) -> list[BaseMessage]:
 
 def _is_of_run(stored: StateSnapshot, context: RunContext) -> bool:
     return (stored.metadata or {}).get("run_id") == context.run.id
-
-
-def _new_messages(stored: StateSnapshot, run_input: RunAgentInput, context: RunContext) -> list[BaseMessage]:
-    """Return what the graph has not seen: all of the conversation, or the messages after the last one that it knows."""
-    known = _graph_messages(stored)
-    messages = run_input.messages if not known else _unknown_messages(known, run_input.messages, context)
-    return list(_with_results(known, [_to_langchain(message) for message in messages]))
 
 
 def _unknown_messages(
