@@ -104,6 +104,28 @@ async def test_answered_callers_join_the_next_batch(server: Server) -> None:
     assert len(server.batches) <= 25
 
 
+async def test_items_that_wait_are_sent_before_callers_that_do_not_submit_again(server: Server) -> None:
+    group = GroupCommit(server.send)
+    sent_before_answer: list[int] = []
+
+    async def client(number: int) -> None:
+        await group.submit(Number(number))
+        sent_before_answer.append(len(server.batches))
+
+    for number in range(3):
+        first = [asyncio.create_task(client(10 * number + place)) for place in range(5)]
+        server.gate.clear()
+        await turns()
+        second = [asyncio.create_task(client(10 * number + place)) for place in range(5, 10)]
+        await turns()
+        server.gate.set()
+        await asyncio.gather(*first, *second)
+    # The callers of the first batch do not submit again: from then on no batch waits for callers that were answered.
+    assert sent_before_answer[:5] == [1] * 5
+    assert sent_before_answer[10:15] == [4] * 5
+    assert sent_before_answer[20:25] == [6] * 5
+
+
 @pytest.mark.parametrize("error", [InvalidInputError, ZeroDivisionError])
 async def test_one_bad_item_fails_alone(server: Server, error: type[Exception]) -> None:
     server.refusal = error

@@ -67,6 +67,8 @@ class GroupCommit(Generic[Item, Answer]):
 
     - A second sender works only while many items wait, or behind a large or slow batch: few items in one batch take
       less time than in two, because a statement and a commit cost more than an item.
+    - Callers that submit their next item in the step of the event loop in which they are answered, as writers in a loop
+      do, join the next batch. For callers that do not, such as clients of a server, no batch waits.
     - Items of one key keep their order. A key is held from the moment its items are sent until their result is known;
       a cancelled caller does not change that.
     - An item that a sender answers with None waits for a lock of another process. The `blocking_sender` sends it again,
@@ -91,6 +93,8 @@ class GroupCommit(Generic[Item, Answer]):
         self._ready: OrderedDict[Hashable, deque[Hashable]] = OrderedDict()
         self._emptied: dict[Hashable, WakeUp] = {}
         self._queued = 0
+        self._submitted = 0
+        self._callers_return = True
         self._in_flight = 0
         self._bytes_in_flight = 0
         self._sent_at = 0.0
@@ -113,6 +117,7 @@ class GroupCommit(Generic[Item, Answer]):
             self._make_ready(key, item.tenant_key)
         queue.append((item, future))
         self._queued += 1
+        self._submitted += 1
         if self._ready and self._free_senders:
             self._use_free_sender()
         return future
@@ -181,13 +186,19 @@ class GroupCommit(Generic[Item, Answer]):
                         self._start(self._send_blocking(key, postponed[key]))
                     else:
                         self._release(key)
-                # The callers that were just answered may submit their next item: it joins the next batch.
-                await asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(self._note_returns, self._submitted, len(batch))
+                if self._callers_return or not self._queued:
+                    # The next items of the callers that were just answered join the next batch.
+                    await asyncio.sleep(0)
                 if not self._is_batch_due():
                     break
         finally:
             self._free_senders.append(sender)
             self._use_free_sender()
+
+    def _note_returns(self, submitted: int, answered: int) -> None:
+        """Note whether callers that were just answered have submitted their next items: runs after they ran."""
+        self._callers_return = 2 * (self._submitted - submitted) >= answered
 
     def _take_batch(self) -> list[Entry[Item, Answer]]:
         # Not all items: the other senders would get batches of few items.
