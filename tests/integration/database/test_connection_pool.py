@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from uuid import UUID
 
 import asyncpg
@@ -102,6 +103,20 @@ async def test_consecutive_reads_reuse_a_connection(
             await database.fetch("read_session", "a", "u", "with a NUL: \x00")
         assert len(await asyncio.gather(*(database.fetch("read_session", "a", "u", "s") for _ in range(20)))) == 20
         await database.close()
+
+
+async def test_concurrent_reads_reuse_connections_that_others_get_when_the_pool_is_empty(database_url: str) -> None:
+    read = "read_session", "a", "u", "s"
+    async with asyncpg.create_pool(database_url, min_size=4, max_size=4) as pool:
+        database = Database(pool, pool_timeout=60, reuse_seconds=3600)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(database.close)
+            await asyncio.gather(database.fetch(*read), database.fetch(*read))
+            assert pool.get_idle_size() == 2
+            await asyncio.gather(database.fetch(*read), database.fetch(*read))
+            assert pool.get_idle_size() == 2
+            for _ in range(4):
+                await stack.enter_async_context(database.connection())
 
 
 async def test_a_reused_connection_that_broke_is_replaced(database_url: str) -> None:

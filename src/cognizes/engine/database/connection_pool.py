@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
+from weakref import WeakSet
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -90,9 +91,11 @@ class Database:
         self._tenant_statements: dict[str, str | None] = {}
         self._connectors: dict[asyncpg.Pool[Any], HostConnector] = {}
         self._in_use: dict[PoolConnectionProxy[Any], tuple[asyncpg.Pool[Any], float]] = {}
+        self.holders: WeakSet[ReusedConnection] = WeakSet()
+        """What keeps a connection between statements."""
         # Acquiring and releasing a connection takes a fifth of the time of a short query.
-        self._reused = ReusedConnection(self) if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE else None
-        self._reused_for_tenants: ReusedConnection | None = None
+        self._reused = self._make_reused(pool)
+        self._reused_for_tenants: list[ReusedConnection] = []
 
     def note_sequence(self, thread_id: UUID, sequence: int) -> None:
         """Note that a caller has received an event: reads on replicas must see it."""
@@ -149,9 +152,18 @@ class Database:
             await pool.expire_connections()
 
     async def _release_reused(self) -> None:
-        for reused in (self._reused, self._reused_for_tenants):
-            if reused is not None:
-                await reused.close()
+        for reused in (*self._reused, *self._reused_for_tenants):
+            await reused.close()
+
+    def _make_reused(self, pool: asyncpg.Pool[Any], *, for_tenants: bool = False) -> list[ReusedConnection]:
+        size = pool.get_max_size()
+        number = size // 2 if size >= _POOL_SIZE_FOR_REUSE else 0
+        return [ReusedConnection(self, for_tenants=for_tenants) for _ in range(number)]
+
+    def _release_idle(self, pool: asyncpg.Pool[Any], *, for_tenants: bool) -> None:
+        """Release a connection that is kept for the next statement, if all others of the pool are in use."""
+        if pool.get_size() == pool.get_max_size() and not pool.get_idle_size():
+            any(holder.release_if_idle(for_tenants=for_tenants) for holder in self.holders)
 
     def _pools(self) -> list[asyncpg.Pool[Any]]:
         return [pool for pool in (self._tenant_pool, self.pool) if pool is not None]
@@ -165,6 +177,7 @@ class Database:
     async def acquire(self, *, for_tenants: bool = False) -> PoolConnectionProxy[Any]:
         """Return a connection, to be returned with `release`; `PoolTimeoutError` when none is free in time."""
         pool = self._pool(for_tenants=for_tenants)
+        self._release_idle(pool, for_tenants=for_tenants)
         self._waiting += 1
         measured = instruments()
         started = time.perf_counter() if measured is not None else 0.0
@@ -266,9 +279,10 @@ class Database:
         """Return all rows of a named query, seen by the given apps, else by those of the request of this task."""
         apps = self.acting_apps if apps is None else apps
         if apps is not None:
-            reused = self._reused_for_tenants
-            if reused is not None and reused.is_free and self._tenant_statement_or_none(query) is not None:
-                return await reused.fetch(query, *arguments, apps=apps)
+            if self._tenant_statement_or_none(query) is not None:
+                for reused in self._reused_for_tenants:
+                    if reused.is_free:
+                        return await reused.fetch(query, *arguments, apps=apps)
             async with self.connection(for_tenants=True) as connection:
                 return await self._fetch_as(connection, apps, query, arguments)
         return cast(list[asyncpg.Record], await self._call("fetch", query, arguments))
@@ -297,8 +311,9 @@ class Database:
         return value
 
     async def _call(self, method: str, query: str, arguments: tuple[Any, ...]) -> Any:
-        if self._reused is not None and self._reused.is_free:
-            return await self._reused.call(method, self.queries[query], arguments)
+        for reused in self._reused:
+            if reused.is_free:
+                return await reused.call(method, self.queries[query], arguments)
         async with self.connection() as connection:
             return await getattr(connection, method)(self.queries[query], *arguments)
 
@@ -435,8 +450,7 @@ class Database:
             return f"the policies are missing, or do not hold for {role['name'] if role else 'the role'}"
         self._tenant_pool = pool
         self._connectors[pool] = connector
-        if pool.get_max_size() >= _POOL_SIZE_FOR_REUSE:
-            self._reused_for_tenants = ReusedConnection(self, for_tenants=True)
+        self._reused_for_tenants = self._make_reused(pool, for_tenants=True)
         return None
 
     async def _fetch_as(
@@ -459,8 +473,8 @@ class ReusedConnection:
     """Runs consecutive statements on one connection and releases it after a short idle time.
 
     Releasing and acquiring again takes more than a tenth of the time of an append. One user at a time. While a task
-    waits for a connection of the pool, this one is released after every statement. One `for_tenants` belongs to the
-    tenants' pool; each of its statements sets the apps on whose behalf it is sent.
+    waits for a connection of the pool, this one is released after every statement, or at once if it is idle. One
+    `for_tenants` belongs to the tenants' pool; each of its statements sets the apps on whose behalf it is sent.
     """
 
     def __init__(self, database: Database, *, for_tenants: bool = False) -> None:
@@ -472,10 +486,18 @@ class ReusedConnection:
         self._is_in_use = False
         self._release_after_use = False
         self._releases: set[asyncio.Task[None]] = set()
+        database.holders.add(self)
 
     @property
     def is_free(self) -> bool:
         return not self._is_in_use
+
+    def release_if_idle(self, *, for_tenants: bool) -> bool:
+        """Release a connection of this pool that runs no statement; return whether there was one."""
+        if self._connection is None or self._is_in_use or self._for_tenants != for_tenants:
+            return False
+        self._release()
+        return True
 
     async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
         if apps is None:
