@@ -19,6 +19,7 @@ from cognizes.engine.database.documents import (
     escape_text,
     load_json,
     load_jsonb,
+    parse_json,
     unescape_text,
 )
 
@@ -82,6 +83,24 @@ def test_every_json_value_comes_back(dump: Dump, load: Load, value: Any) -> None
     if dump is dump_json and has_surrogate_pair(value):
         return
     assert exact(load(dump(value))) == exact(value)
+
+
+@given(value=json_values, is_ascii=st.booleans())
+@example(value={"b": 1, "a": "\ud800", "": [1e400, -0.0, 5e-324]}, is_ascii=True)
+def test_parsing_agrees_with_the_standard_library(value: Any, is_ascii: bool) -> None:
+    text = json.dumps(value, ensure_ascii=is_ascii)
+    assert exact(parse_json(text)) == exact(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', "1e400", "-0", " [1E+2] ", "[" * 300 + "]" * 300])
+def test_parsing_agrees_where_dumps_does_not_lead(text: str) -> None:
+    assert exact(parse_json(text)) == exact(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "01", "[1,]", "nul", "{'a': 1}", "\ufeff{}"])
+def test_text_that_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        parse_json(text)
 
 
 @pytest.mark.parametrize("text", ["\ud83d\ude00", "x\ud800\udc00y"])

@@ -22,6 +22,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pydantic_core import from_json
+
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import DELETE, DELETE_JSON
 
@@ -62,8 +64,17 @@ def canonical_json(value: Any) -> str:
     return _encode_escaped(value, _SORTED.encode, jsonb=False)
 
 
+def parse_json(text: str) -> Any:
+    """Return what `json.loads` returns, in a fraction of its time."""
+    try:
+        return from_json(text)
+    except ValueError:
+        # It refuses a lone surrogate, and more than 200 levels.
+        return json.loads(text)
+
+
 def load_json(text: str) -> Any:
-    value = json.loads(text, object_hook=_restore_float) if '"$float"' in text else json.loads(text)
+    value = json.loads(text, object_hook=_restore_float) if '"$float"' in text else parse_json(text)
     return _unescape_strings(value) if _ESCAPE in text else value
 
 
