@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,7 +24,8 @@ from typing import Any
 
 import asyncpg
 
-from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.concurrency import WakeUp, retry_while_unavailable
+from cognizes.engine.database.documents import parse_json
 from cognizes.engine.database.driver_errors import DRIVER_ERRORS, translate
 from cognizes.engine.database.hosts import HostConnector
 from cognizes.engine.database.queries import Queries, channel_suffix
@@ -321,8 +321,10 @@ class Notifier:
         self._connector = HostConnector(dsn, seconds=_CONNECT_SECONDS)
         self._statement = Queries(schema)["notify_many"]
         self._supervisor = supervisor or Supervisor()
-        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue(MAX_WAITING)
+        self._queue: deque[tuple[str, str]] = deque()
+        self._queued = WakeUp()
         self._in_flight: list[tuple[str, str]] = []
+        self._sent = WakeUp()
         self._connection: asyncpg.Connection[Any] | None = None
         self._sender: SupervisedLoop | None = None
         self._sent_at = 0.0
@@ -332,15 +334,15 @@ class Notifier:
     @property
     def waiting(self) -> int:
         """The number of notifications that PostgreSQL has not accepted yet."""
-        return self._queue.qsize() + len(self._in_flight)
+        return len(self._queue) + len(self._in_flight)
 
     def notify(self, channel: str, payload: str) -> None:
         """Send a notification soon. `payload` has at most 7999 bytes."""
-        if self._queue.full():
-            self._queue.get_nowait()
-            self._queue.task_done()
+        if len(self._queue) >= MAX_WAITING:
+            self._queue.popleft()
             self.dropped += 1
-        self._queue.put_nowait((channel, payload))
+        self._queue.append((channel, payload))
+        self._queued.notify()
 
     async def start(self) -> None:
         if self._sender is None:
@@ -351,7 +353,9 @@ class Notifier:
         if self._sender is None:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._queue.join(), _LAST_SECONDS)
+            async with asyncio.timeout(_LAST_SECONDS):
+                while self.waiting:
+                    await self._sent.wait(self._sent.version)
         if self.waiting:
             logger.warning("%d notifications were not sent; sweeps of other processes replace them", self.waiting)
         await self._sender.stop()
@@ -359,22 +363,21 @@ class Notifier:
         await self._disconnect()
 
     async def _send_waiting(self) -> None:
-        self._in_flight = [await self._queue.get()]
+        if not self._queue:
+            await self._queued.wait(self._queued.version)
+        loop = asyncio.get_running_loop()
+        if (pause := self._sent_at + _INTERVAL - loop.time()) > 0:
+            await asyncio.sleep(pause)
+        self._sent_at = loop.time()
+        self._in_flight = [self._queue.popleft() for _ in range(min(len(self._queue), _PER_STATEMENT))]
         try:
-            loop = asyncio.get_running_loop()
-            if (pause := self._sent_at + _INTERVAL - loop.time()) > 0:
-                await asyncio.sleep(pause)
-            self._sent_at = loop.time()
-            while len(self._in_flight) < _PER_STATEMENT and not self._queue.empty():
-                self._in_flight.append(self._queue.get_nowait())
             await retry_while_unavailable(self._send)
         except Exception:
             self.dropped += len(self._in_flight)
             raise
         finally:
-            for _ in self._in_flight:
-                self._queue.task_done()
             self._in_flight = []
+            self._sent.notify()
 
     async def _send(self) -> None:
         """Send what is in flight. After a lost connection it may be sent twice, which a hint tolerates."""
@@ -407,7 +410,7 @@ async def connect_directly(connector: HostConnector, name: str) -> asyncpg.Conne
 def parse_payload(text: str) -> JsonObject:
     """Return a payload as an object; `{"raw": text}` if it is none."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {"raw": text}
     return value if isinstance(value, dict) else {"raw": text}
