@@ -67,20 +67,17 @@ async def measure(url: str, calls: int) -> dict[str, float]:
 
 def measure_checks() -> None:
     """Print the time of the checks that an append and a request make while telemetry is off."""
-    from cognizes.engine.telemetry import current_context, instruments, is_tracing, request_span  # noqa: PLC0415
+    from cognizes.engine.telemetry import TELEMETRY  # noqa: PLC0415
 
     headers = {b"host": b"engine"}
 
     def append() -> None:
-        instruments()
-        current_context()
-        is_tracing()
-        instruments()
+        _ = TELEMETRY.is_tracing, TELEMETRY.instruments
+        _ = TELEMETRY.is_tracing, TELEMETRY.instruments
 
     def request() -> None:
-        with request_span("GET", "/live", headers) as span:
-            _ = span.is_recording
-        instruments()
+        _ = TELEMETRY.is_tracing or b"traceparent" in headers
+        _ = TELEMETRY.instruments
 
     for name, check in (("append", append), ("request", request)):
         seconds = min(timeit.repeat(check, number=200_000, repeat=5)) / 200_000

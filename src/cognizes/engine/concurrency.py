@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from cognizes.engine.errors import DatabaseUnavailableError, EngineError, PoolTimeoutError
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ async def retry_while_unavailable(
         failed = None
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         pause = min(pause * 2, longest_pause)
-        if (counted := instruments()) is not None:
+        if (counted := TELEMETRY.instruments) is not None:
             counted.retries.inc()
         if before_retry is not None:
             before_retry()

@@ -1,8 +1,8 @@
-"""Telemetry: metrics and spans of this process. While they are off, the code that measures costs one call.
+"""Telemetry: metrics and spans of this process. While they are off, the code that measures reads one attribute.
 
 The counters and histograms, for Prometheus, belong to the process, not to an engine: one scrape describes one process.
-They do not exist until `enable_metrics` is called, which `COGNIZES_METRICS=1` does; `instruments()` returns None until
-then. Values that a part of the engine has anyway (the pool, subscribers, reconnections) are not counted here:
+They do not exist until `enable_metrics` is called, which `COGNIZES_METRICS=1` does; `TELEMETRY.instruments` is None
+until then. Values that a part of the engine has anyway (the pool, subscribers, reconnections) are not counted here:
 `api/metrics.py` reads them at each scrape.
 
 The spans of OpenTelemetry are requests, batches of appends, runs, steps, waits, calls of models and tools. The engine
@@ -50,7 +50,6 @@ Attributes = Mapping[str, Attribute]
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACER = trace.get_tracer("cognizes.engine")
 _received: ContextVar[str | None] = ContextVar("received_traceparent", default=None)
-_is_tracing = False
 
 
 class Instruments:
@@ -148,40 +147,46 @@ class Instruments:
         return answer
 
 
-_instruments: Instruments | None = None
+class Telemetry:
+    """What this process measures; see `TELEMETRY`."""
+
+    def __init__(self) -> None:
+        self.instruments: Instruments | None = None
+        """The counters and histograms; None while metrics are off."""
+        self.is_tracing = False
+        """Whether spans are made."""
 
 
-def instruments() -> Instruments | None:
-    """Return the instruments of this process; None while metrics are off."""
-    return _instruments
+TELEMETRY = Telemetry()
+"""Of the process: one scrape describes one process, and OpenTelemetry has one provider per process."""
 
 
 def enable_metrics() -> Instruments:
     """Create the instruments of this process, once. `ImportError` without the extra `metrics`."""
-    global _instruments  # noqa: PLW0603 - one scrape describes one process
-    if _instruments is None:
+    if TELEMETRY.instruments is None:
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        _instruments = Instruments(registry)
-    return _instruments
+        TELEMETRY.instruments = Instruments(registry)
+    return TELEMETRY.instruments
 
 
 def count_run_end(status: str) -> None:
-    if _instruments is not None:
-        _instruments.runs_ended.labels(status).inc()
+    if (counted := TELEMETRY.instruments) is not None:
+        counted.runs_ended.labels(status).inc()
 
 
 def observe_claim(attempt: int, claimable_since: datetime | None, claimed_at: datetime | None) -> None:
     """Observe how long a run was claimable: only for the first claim, whose beginning is known."""
-    if _instruments is not None and attempt == 1 and claimable_since is not None and claimed_at is not None:
-        _instruments.run_claim_delay.observe(_seconds(claimable_since, claimed_at))
+    measured = TELEMETRY.instruments
+    if measured is not None and attempt == 1 and claimable_since is not None and claimed_at is not None:
+        measured.run_claim_delay.observe(_seconds(claimable_since, claimed_at))
 
 
 def observe_wait(kind: str, since: datetime | None, until: datetime | None) -> None:
-    if _instruments is not None and since is not None and until is not None:
-        _instruments.run_wait_seconds.labels(kind).observe(_seconds(since, until))
+    if (measured := TELEMETRY.instruments) is not None and since is not None and until is not None:
+        measured.run_wait_seconds.labels(kind).observe(_seconds(since, until))
 
 
 def _seconds(since: datetime, until: datetime) -> float:
@@ -193,13 +198,8 @@ def _seconds(since: datetime, until: datetime) -> float:
 
 def detect_tracing() -> bool:
     """Trace from now on if the process has a tracer provider; return whether it has one. Engines call it."""
-    global _is_tracing  # noqa: PLW0603 - OpenTelemetry has one provider per process
-    _is_tracing = not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
-    return _is_tracing
-
-
-def is_tracing() -> bool:
-    return _is_tracing
+    TELEMETRY.is_tracing = not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider))
+    return TELEMETRY.is_tracing
 
 
 class ActiveSpan:
@@ -279,7 +279,7 @@ def span(
     name: str, attributes: Attributes, *, parent: str | None = None, kind: SpanKind = SpanKind.INTERNAL
 ) -> ActiveSpan:
     """Return a span for a `with` block; its parent is a `traceparent`, else the current span."""
-    if not _is_tracing:
+    if not TELEMETRY.is_tracing:
         return NO_SPAN
     return ActiveSpan(_TRACER.start_span(name, _context_of(parent), kind=kind, attributes=_known(attributes)))
 
@@ -289,7 +289,7 @@ def request_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> Acti
 
     While tracing is off, the `traceparent` of the request is kept for the runs that the request creates.
     """
-    if not _is_tracing:
+    if not TELEMETRY.is_tracing:
         given = headers.get(b"traceparent")
         return NO_SPAN if given is None else _ReceivedTrace(checked_traceparent(given.decode("latin-1")))
     carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
@@ -300,7 +300,7 @@ def request_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> Acti
 
 def batch_span(name: str, contexts: Sequence[SpanContext | None], attributes: Attributes) -> ActiveSpan:
     """Return the span of work for several callers: a child of the first, with links to the others."""
-    if not _is_tracing:
+    if not TELEMETRY.is_tracing:
         return NO_SPAN
     found = list({context.span_id: context for context in contexts if context is not None}.values())
     parent = trace.set_span_in_context(NonRecordingSpan(found[0])) if found else Context()
@@ -318,7 +318,7 @@ def record_span(
     error: str | None = None,
 ) -> None:
     """Record a span that is over. Times are moments, or nanoseconds since 1970 as `time.time_ns` returns them."""
-    if not _is_tracing:
+    if not TELEMETRY.is_tracing:
         return
     over = ActiveSpan(
         _TRACER.start_span(name, _context_of(parent), attributes=_known(attributes), start_time=_nanoseconds(started))
@@ -331,7 +331,7 @@ def record_span(
 
 def current_context() -> SpanContext | None:
     """Return the context of the current span, for `batch_span`."""
-    if not _is_tracing:
+    if not TELEMETRY.is_tracing:
         return None
     context = trace.get_current_span().get_span_context()
     return context if context.is_valid else None

@@ -28,7 +28,7 @@ from cognizes.engine.api.responses import DocumentResponse, answer_unexpected_er
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, PermissionDeniedError
 from cognizes.engine.settings import Settings
-from cognizes.engine.telemetry import NO_SPAN, ActiveSpan
+from cognizes.engine.telemetry import ActiveSpan
 
 if TYPE_CHECKING:
     from cognizes.engine.api.middleware import DirectRoutes
@@ -178,7 +178,7 @@ class HttpExchange(_Exchange):
         self._cycle = cycle_of(send)
         self._deferred: list[Callable[[Receive, Send], Awaitable[None]]] = []
         self._is_withheld = False
-        self.span: ActiveSpan = NO_SPAN
+        self.span: ActiveSpan | None = None
         scope[EXCHANGE] = self
 
     @property
@@ -196,7 +196,7 @@ class HttpExchange(_Exchange):
 
     def end_span(self) -> None:
         """End the span of the request, once: with the response, and for a stream when the stream begins."""
-        if not self.span.is_recording:
+        if self.span is None or not self.span.is_recording:
             return
         self.span.set({"http.route": self.route, "http.response.status_code": self.status})
         self.span.rename(f"{self.scope['method']} {self.route}")

@@ -59,7 +59,7 @@ from cognizes.engine.errors import (
     TooManyRequestsError,
 )
 from cognizes.engine.settings import Settings
-from cognizes.engine.telemetry import instruments, request_span
+from cognizes.engine.telemetry import TELEMETRY, request_span
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("cognizes.engine.access")
@@ -145,19 +145,15 @@ class Middleware:
         assert self._shared is not None  # noqa: S101 - made with the entry
         # FastAPI adds to the scope what it needs; the copy is released while a stream is open.
         exchange = HttpExchange(dict(scope), receive, send, request=current, shared=self._shared)
-        exchange.span = request_span(scope["method"], scope["path"], exchange.call.headers)
+        is_traced = TELEMETRY.is_tracing or b"traceparent" in exchange.call.headers
         try:
-            with exchange.span:
-                try:
-                    await self._serve_exchange(exchange)
-                finally:
-                    exchange.end_span()
+            await (self._serve_traced(exchange) if is_traced else self._serve_exchange(exchange))
         except Exception as error:
             await exchange.answer_unexpected(error)
             raise
         finally:
             seconds = time.perf_counter() - started
-            if (measured := instruments()) is not None:
+            if (measured := TELEMETRY.instruments) is not None:
                 route = exchange.route
                 measured.requests.labels(scope["method"], route, exchange.status).inc()
                 if not exchange.is_stream:
@@ -165,6 +161,15 @@ class Middleware:
             if access_logger.isEnabledFor(logging.INFO):
                 _log_request(scope, exchange.status, seconds * 1000, current)
             request_id.reset(token)
+
+    async def _serve_traced(self, exchange: HttpExchange) -> None:
+        scope = exchange.scope
+        exchange.span = request_span(scope["method"], scope["path"], exchange.call.headers)
+        with exchange.span:
+            try:
+                await self._serve_exchange(exchange)
+            finally:
+                exchange.end_span()
 
     def _request_id(self, scope: Scope) -> str:
         for name, value in scope["headers"]:

@@ -36,7 +36,7 @@ from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import Apps, as_tenant_statement, current_apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, InvalidInputError, PoolTimeoutError
 from cognizes.engine.settings import Settings
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 if TYPE_CHECKING:
     from cognizes.engine.database.replicas import SequenceGate
@@ -179,7 +179,7 @@ class Database:
         pool = self._pool(for_tenants=for_tenants)
         self._release_idle(pool, for_tenants=for_tenants)
         self._waiting += 1
-        measured = instruments()
+        measured = TELEMETRY.instruments
         started = time.perf_counter() if measured is not None else 0.0
         try:
             connection = await pool.acquire(timeout=self._pool_timeout)

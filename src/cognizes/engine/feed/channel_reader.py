@@ -39,7 +39,7 @@ from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.stream_rows import read_row
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -390,7 +390,7 @@ class ChannelReader:
         except EngineError as error:
             # The sweep reads these threads again, also after any other exception.
             logger.debug("streams of %d threads are not read back yet: %s", len(due), error)
-            if (counted := instruments()) is not None:
+            if (counted := TELEMETRY.instruments) is not None:
                 counted.stream_errors.labels("read").inc()
 
     async def _refresh(self, channels: Iterable[ThreadChannel]) -> None:

@@ -33,7 +33,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.chunks import ChunkPage, StreamKey, StreamStatus
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Subscription:
         self._is_first = True
         self._inbox: Inbox | None = None
         # Events from before are history: their age says nothing about the feed.
-        self._since = datetime.now(UTC) if instruments() is not None else None
+        self._since = datetime.now(UTC) if TELEMETRY.instruments is not None else None
 
     async def pages(self, *, notifications: bool = False) -> AsyncGenerator[list[FeedItem], None]:
         """Yield the feed page by page; `Feed.follow` describes it."""
@@ -270,7 +270,7 @@ class Subscription:
 
     def _measure(self, page: FeedPage) -> None:
         """Observe the age of the events that are delivered live."""
-        if self._since is None or (measured := instruments()) is None:
+        if self._since is None or (measured := TELEMETRY.instruments) is None:
             return
         now = datetime.now(UTC)
         for event in page:

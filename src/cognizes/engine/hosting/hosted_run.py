@@ -48,7 +48,7 @@ from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
 from cognizes.engine.runs import WaitKind
 from cognizes.engine.runs.run_rows import attempt_span
-from cognizes.engine.telemetry import is_tracing, record_span, tool_attributes
+from cognizes.engine.telemetry import TELEMETRY, record_span, tool_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -364,7 +364,7 @@ class RunExecutor:
         suspended_at = loop.time()
         async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
             async for frame in frames:
-                if run.recorder is not None and is_tracing():
+                if run.recorder is not None and TELEMETRY.is_tracing:
                     run.trace_tool_call(frame)
                 await run.take(frame)
                 if loop.time() - suspended_at > _LONGEST_TURN:

@@ -25,7 +25,7 @@ from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.notifications import DEFAULT_CHANNEL, Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
-from cognizes.engine.telemetry import batch_span, current_context, instruments, is_tracing
+from cognizes.engine.telemetry import TELEMETRY, batch_span, current_context
 
 
 class GroupItem(Protocol):
@@ -437,9 +437,9 @@ class AppendBatcher:
     def submit(self, item: AppendItem) -> Awaitable[AppendAnswer]:
         """Store an item; await the result, which is known after the commit."""
         item.apps = self._database.acting_apps
-        if is_tracing():
+        if TELEMETRY.is_tracing:
             item.caller = current_context()
-        if (measured := instruments()) is not None:
+        if (measured := TELEMETRY.instruments) is not None:
             return measured.time_append(lambda: self._groups.submit(item))
         return self._groups.enqueue(item)
 
@@ -468,7 +468,7 @@ class AppendBatcher:
             await asyncio.sleep(random.uniform(0.005, 0.02))  # noqa: S311 - jitter, not a secret
 
     async def _send(self, items: list[AppendItem], *, fetch: _Fetch, wait: bool) -> list[AppendAnswer | None]:
-        if is_tracing():
+        if TELEMETRY.is_tracing:
             callers = [item.caller for item in items]
             with batch_span("append", callers, {"cognizes.append.events": len(items), "db.system.name": "postgresql"}):
                 return await self._send_items(items, fetch=fetch, wait=wait)
@@ -486,7 +486,7 @@ class AppendBatcher:
             _expect_duplicates(resent)
             rows = await self._call_until_available(items, fetch, wait=wait)
         answers = [None if row[0] == "busy" else AppendAnswer._make(row) for row in rows]
-        if (counted := instruments()) is not None:
+        if (counted := TELEMETRY.instruments) is not None:
             counted.append_batch.observe(len(items))
             for stored in filter(None, answers):
                 counted.appends.labels(stored.status).inc()

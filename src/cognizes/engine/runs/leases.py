@@ -24,7 +24,7 @@ from cognizes.engine.errors import EngineError
 from cognizes.engine.models import RunStatus, new_id
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -315,7 +315,7 @@ class LeaseKeeper:
 
     def _lose(self, lease: Lease) -> None:
         self.drop(lease)
-        if (counted := instruments()) is not None:
+        if (counted := TELEMETRY.instruments) is not None:
             counted.leases_lost.inc()
         logger.info("the lease of run %s is lost; its attempt %s stops", lease.fence.run_id, lease.fence.attempt)
         lease.lose()

@@ -24,7 +24,7 @@ from cognizes.engine.models import JsonObject
 from cognizes.engine.streams.backend import ChunkBackend, RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import DeltaLog, Segment, StreamHead, StreamKey, StreamRow
 from cognizes.engine.supervision import SupervisedLoop, Supervisor
-from cognizes.engine.telemetry import instruments
+from cognizes.engine.telemetry import TELEMETRY
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Flusher:
             if self.failure is None:
                 logger.warning("the backend of streams is unavailable, chunks stay in memory: %s", error)
             self.failure = error
-            if (counted := instruments()) is not None:
+            if (counted := TELEMETRY.instruments) is not None:
                 counted.stream_errors.labels("write").inc()
             pause = _RETRY_SECONDS
         await asyncio.sleep(max(0.0, pause - (loop.time() - started)))

@@ -42,7 +42,7 @@ from cognizes.engine.adapters.langgraph.stream_translation import (
 from cognizes.engine.engine import Engine
 from cognizes.engine.hosting.agent import AgentCapabilities, HostedAgent, RunContext
 from cognizes.engine.hosting.turns import NO_RESULT, ThreadTurn
-from cognizes.engine.telemetry import is_tracing
+from cognizes.engine.telemetry import TELEMETRY
 
 
 def host_graph(graph: Pregel[Any, Any, Any, Any], *, name: str, engine: Engine) -> HostedAgent:
@@ -101,7 +101,7 @@ class _GraphSource:
             "configurable": {"thread_id": str(context.thread_id), "user_id": context.session.user_id},
             "metadata": {"run_id": context.run.id},
         }
-        if is_tracing():
+        if TELEMETRY.is_tracing:
             config["callbacks"] = [ModelCallSpans(conversation_id=str(context.thread_id), agent=self._name)]
         stored = await self._graph.aget_state(config)
         if _is_of_run(stored, context) and not stored.tasks:

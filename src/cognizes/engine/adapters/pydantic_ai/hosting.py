@@ -24,7 +24,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import SetupError
 from cognizes.engine.hosting import AgentCapabilities, HostedAgent, RunContext
 from cognizes.engine.models import TokenUsage, new_id
-from cognizes.engine.telemetry import is_tracing
+from cognizes.engine.telemetry import TELEMETRY
 
 Deps = TypeVar("Deps")
 
@@ -103,7 +103,7 @@ class _CountedModel(WrapperModel):
     def __init__(self, wrapped: Model, context: RunContext, *, agent: AbstractAgent[Any, object]) -> None:
         super().__init__(wrapped)
         self._context = context
-        self._is_traced = is_tracing() and not getattr(agent, "instrument", None)
+        self._is_traced = TELEMETRY.is_tracing and not getattr(agent, "instrument", None)
 
     async def request(
         self,
