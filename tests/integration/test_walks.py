@@ -18,6 +18,7 @@ from tests.integration.walks import Follower, followed_server, listed_modules
 POST_AGENT = "POST /agui/{agent} to the first frame"
 POST_EVENT = "POST /api/sessions/{thread_id}/events with a state delta"
 TOKEN = "One token, written in process A, as an SSE frame in process B"
+_PRIMITIVES = {"models", "database/documents", "concurrency", "supervision", "telemetry"}
 _BATCH = "group-commit"
 _STREAM_LOOPS = ("stream-flusher", "feed-streams", "event-stream")
 _EVENT = {
@@ -47,11 +48,16 @@ async def _follow(request: Callable[[], Awaitable[None]], make: Callable[[], Fol
     return followers
 
 
-def _compare(followers: Sequence[Follower], listed: set[str]) -> None:
-    """Compare a list with the modules that each warm request enters, and those that any request enters.
+def _compare(followers: Sequence[Follower], heading: str, *labels: str) -> None:
+    """Compare the lists of a section with the modules that each warm request enters, and those that any request enters.
 
     A timer can fire during one request, and not each of them takes a connection out of the pool.
     """
+    path = set[str]().union(*(listed_modules(heading, label) for label in labels))
+    primitives = listed_modules(heading, "Primitives")
+    assert primitives <= _PRIMITIVES
+    assert path.isdisjoint(_PRIMITIVES)
+    listed = path | primitives
     entered = [set(follower.modules) for follower in followers]
     assert set.intersection(*entered[3:]) - listed == set()
     assert listed - set.union(*entered) == set()
@@ -61,7 +67,7 @@ async def test_an_event_without_keys_enters_the_listed_modules(engine: Engine) -
     session = await engine.sessions.create("shop", "ada")
     async with followed_server(engine) as client:
         found = await _post_events(client, session.id, {})
-    _compare(found, listed_modules(POST_EVENT, "Without keys"))
+    _compare(found, POST_EVENT, "Without keys")
 
 
 async def test_an_event_with_a_key_enters_a_few_more(database_url: str) -> None:
@@ -70,8 +76,7 @@ async def test_an_event_with_a_key_enters_a_few_more(database_url: str) -> None:
         _, key = await engine.access.keys.create(permissions=[Permission.READ, Permission.WRITE], app_names=["shop"])
         async with followed_server(engine) as client:
             found = await _post_events(client, session.id, {"authorization": f"Bearer {key}"})
-    listed = listed_modules(POST_EVENT, "Without keys") | listed_modules(POST_EVENT, "With API keys")
-    _compare(found, listed)
+    _compare(found, POST_EVENT, "Without keys", "With API keys")
 
 
 async def test_a_token_of_another_process_enters_the_listed_modules(database_url: str) -> None:
@@ -94,7 +99,7 @@ async def test_a_token_of_another_process_enters_the_listed_modules(database_url
                 await _until(lines, f"token {number}")
 
             found = await _follow(write, lambda: Follower(*_STREAM_LOOPS))
-    _compare(found, listed_modules(TOKEN, "With the PostgreSQL backend"))
+    _compare(found, TOKEN, "With the PostgreSQL backend")
 
 
 async def _until(lines: AsyncIterator[str], text: str) -> None:
@@ -124,4 +129,4 @@ async def test_a_run_enters_the_listed_modules_until_its_first_frame(engine: Eng
                     await _until(lines, "RUN_STARTED")
                 # A response that is read to its end leaves the connection to the next request.
                 assert "RUN_FINISHED" in "".join([line async for line in lines])
-    _compare(followers, listed_modules(POST_AGENT, "For an agent of Google ADK"))
+    _compare(followers, POST_AGENT, "For an agent of Google ADK")
