@@ -145,7 +145,8 @@ class OpenSessionService(EngineUser, BaseSessionService):
         if event.partial:
             return event
         # Before the first attempt: a retry with the same object after a lost answer must send the same id.
-        event.id = event.id or Event.new_id()
+        if not event.id:
+            event.id = Event.new_id()
         engine = await self.engine()
         # Parallel agents share one session object; each must see the update of the one before.
         async with self._append_locks.acquire(id(session)):
