@@ -9,7 +9,6 @@ import pytest
 
 from cognizes.engine import Settings
 from cognizes.engine.access.authenticator import Credential
-from cognizes.engine.api import limits
 from cognizes.engine.api.limits import FailedKeys, TokenBuckets, address_of
 from cognizes.engine.errors import TooManyRequestsError
 
@@ -75,9 +74,8 @@ def test_showing_nothing_is_no_attempt() -> None:
     failed.note_failure(of("10.0.0.1"), WRONG)
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CALLERS", 10)
-    failed = FailedKeys(Settings())
+def test_what_is_remembered_is_bounded() -> None:
+    failed = FailedKeys(Settings(), callers=10)
     for number in range(100):
         failed.note_failure(of(f"10.0.0.{number}"), Credential(bearer=f"wrong-{number}"))
         failed.note_success(Credential(bearer=str(number)))

@@ -49,11 +49,13 @@ class TokenBuckets:
     The buckets are those of this process; `SharedLimits` corrects them by what other processes gave.
     """
 
-    def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic, callers: int = MAX_CALLERS
+    ) -> None:
         self.rate = rate
         self.size = float(size)
         self._clock = clock
-        self._buckets: LRUCache[str, _Bucket] = LRUCache(MAX_CALLERS)
+        self._buckets: LRUCache[str, _Bucket] = LRUCache(callers)
         self._taken: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -113,11 +115,13 @@ class FailedKeys:
     a share of the database. Credentials that were valid before do not wait for that.
     """
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Callable[[], float] = time.monotonic, callers: int = MAX_CALLERS
+    ) -> None:
         rate, size = settings.failed_keys_per_second, settings.failed_keys_at_once
-        self.by_address = TokenBuckets(rate=rate, size=size, clock=clock)
-        self.by_credential = TokenBuckets(rate=rate, size=size, clock=clock)
-        self.accepted: LRUCache[int, None] = LRUCache(MAX_CALLERS)
+        self.by_address = TokenBuckets(rate=rate, size=size, clock=clock, callers=callers)
+        self.by_credential = TokenBuckets(rate=rate, size=size, clock=clock, callers=callers)
+        self.accepted: LRUCache[int, None] = LRUCache(callers)
         """Hashes of credentials that were valid."""
         self._lookups = asyncio.Semaphore(_CONCURRENT_LOOKUPS)
 
