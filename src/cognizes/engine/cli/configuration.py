@@ -84,9 +84,7 @@ def misspelt_variables() -> list[str]:
     """Return a sentence for each `COGNIZES_…` variable of the environment and of `.env` that is not a setting."""
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     # In `.env` only settings are read.
-    given = (os.environ.keys() - {MCP_KEY}) | (
-        dotenv_values(".env").keys() if Path(".env").is_file() else set()
-    )
+    given = (os.environ.keys() - {MCP_KEY}) | (dotenv_values(".env").keys() if Path(".env").is_file() else set())
     found = []
     for name in sorted(given):
         if name.upper().startswith(_PREFIX) and name.upper() not in known:
