@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cognizes.engine import Engine
+from cognizes.engine.api.exchanges import HttpExchange
 from cognizes.engine.api.main import create_app
 from tests.engine_parts import database_of
 
@@ -368,3 +370,23 @@ async def test_an_unexpected_error_is_500_with_the_request_id(
     monkeypatch.setattr(engine.sessions.store, "get_thread", fail)
     answer = await client.get(f"/api/sessions/{created['thread_id']}")
     assert "secret detail" not in assert_problem(answer, 500)["detail"]
+
+
+async def test_a_successful_request_leaves_nothing_to_the_garbage_collector(client: httpx.AsyncClient) -> None:
+    thread_id = (await client.post("/api/sessions", json={"app_name": "shop", "user_id": "ada"})).json()["thread_id"]
+    event = {"author": "user", "event_type": "note", "actions": {"state_delta": {"cart": []}}}
+
+    async def exchange() -> None:
+        assert (await client.get(f"/api/sessions/{thread_id}")).status_code == 200
+        assert (await client.post(f"/api/sessions/{thread_id}/events", json=event)).status_code == 201
+
+    await exchange()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await exchange()
+        left = [type(one).__name__ for one in gc.get_objects() if isinstance(one, HttpExchange)]
+    finally:
+        gc.enable()
+    assert left == []

@@ -219,14 +219,22 @@ class HttpExchange(_Exchange):
             await self.send({"type": "http.response.start", "status": _CLIENT_CLOSED_REQUEST, "headers": []})
             await self.send({"type": "http.response.body", "body": b""})
         finally:
-            self._stop_watching()
-            if self._body is not None:
-                self._body.release_slot()
+            self._release_parts()
         if self._deferred:
             kept = ("type", "app", "method", "path", "headers", "endpoint", "route")
             self.scope = {name: self.scope[name] for name in kept if name in self.scope}
             for run in self._deferred:
                 await run(self.receive, self.send)
+
+    def _release_parts(self) -> None:
+        """Release what refers back to this exchange: the garbage collector would pause all requests to free it."""
+        self._stop_watching()
+        self._watch = None
+        if self._body is not None:
+            self._body.release_slot()
+            if self._body.is_complete:
+                self._has_whole_body, self._body = True, None
+        self.scope.pop(EXCHANGE, None)
 
     async def _call(self, app: ASGIApp) -> None:
         receive: Receive = self.receive
