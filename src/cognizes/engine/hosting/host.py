@@ -38,7 +38,7 @@ from cognizes.engine.hosting.agent import (
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.inputs import PromptAttachments, check_attachments
 from cognizes.engine.hosting.recovery import RunRecovery
-from cognizes.engine.models import Event, JsonObject, Run, RunStatus, Session, new_id, new_thread_id, user_slot
+from cognizes.engine.models import Event, JsonObject, Run, RunStatus, RunWait, Session, new_id, new_thread_id, user_slot
 from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
 from cognizes.engine.pulse.group_commit import AppendItem
 from cognizes.engine.pulse.session_store import thread_uuid
@@ -195,6 +195,8 @@ class AgentHost:
     async def _end_elsewhere(self, key: ThreadKey, busy: ThreadBusyError, on_busy: OnBusy) -> None:
         """Cancel a run that another process executes on the thread, or wait a while for its end."""
         if on_busy is OnBusy.REJECT:
+            if busy.is_waiting:
+                raise busy
             await self._wait_for_departure(key, busy)
             return
         with self._engine.runs.notifications.subscribe(lambda _: True) as ended:
@@ -468,11 +470,15 @@ class QueuedInput:
 
 
 class ThreadBusyError(ConflictError):
-    """Another run executes on the thread."""
+    """Another run executes on the thread, or waits for something else than a person."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id} executes on this thread; connect to it, cancel it, or wait for its end")
+    def __init__(self, run_id: str, *, wait: RunWait | None = None) -> None:
+        does = "executes on this thread"
+        if wait is not None:
+            does = f"waits for a {wait.kind} ({wait.correlation_key}), which no input can end"
+        super().__init__(f"run {run_id} {does}; connect to it, cancel it, or wait for its end")
         self.run_id = run_id
+        self.is_waiting = wait is not None
 
 
 def executes_on_thread(run_id: str) -> ThreadBusyError:
@@ -565,7 +571,7 @@ async def begin_hosted(
         case "moved":
             return MovedThread(row["started_thread_id"], is_branched=bool(row["is_branched"]))
         case "busy":
-            raise executes_on_thread(row["id"])
+            raise ThreadBusyError(row["id"], wait=run_from_row(row).wait)
         case "waiting":
             raise OpenInterruptsError(row["id"], (row["wait_key"] or "").split(","), reason=row["wait_reason"])
         case "withdrawn":

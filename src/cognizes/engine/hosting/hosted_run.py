@@ -517,6 +517,8 @@ def _first_expiry(interrupts: Sequence[Interrupt]) -> datetime | None:
 async def end_waiting_runs(engine: Engine, thread_id: UUID, handler: str | None, *, is_answered: bool) -> None:
     """End the runs of a thread that wait for a person: another run continues with the answers, or without them."""
     for row in await engine._database.fetch("find_waiting_runs", thread_id, handler):
+        if row["wait_kind"] != WaitKind.HUMAN:
+            continue
         end = engine.runs.finish if is_answered else engine.runs.cancel
         await end(thread_id, row["id"])
 

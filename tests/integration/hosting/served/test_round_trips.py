@@ -222,7 +222,7 @@ async def test_a_run_that_a_server_continues_next_is_busy(engine: Engine) -> Non
         await begin(engine, session, "next")
     claimed = await engine.runs.claim_one(session.thread_id, released.id)
     await engine.runs.wait(claimed, kind="webhook", correlation_key="paid")
-    with pytest.raises(ConflictError, match="run released executes on this thread"):
+    with pytest.raises(ConflictError, match=r"run released waits for a webhook \(paid\), which no input can end"):
         await begin(engine, session, "next")
 
 

@@ -12,9 +12,9 @@ SELECT id FROM {schema}.runs
  ORDER BY created_at, id
  LIMIT 1;
 
--- find_waiting_runs: Find the runs of a handler (null: of none) that wait on a thread for the answers of people, oldest first.
-SELECT id, wait_key FROM {schema}.runs
- WHERE thread_id = $1 AND status = 'waiting' AND handler IS NOT DISTINCT FROM $2 AND wait_kind = 'human'
+-- find_waiting_runs: Find the runs of a handler (null: of none) that wait on a thread, oldest first.
+SELECT id, wait_kind FROM {schema}.runs
+ WHERE thread_id = $1 AND status = 'waiting' AND handler IS NOT DISTINCT FROM $2
  ORDER BY created_at, id;
 
 -- find_invocation_of_run: Find the last invocation that wrote an event of a run.
