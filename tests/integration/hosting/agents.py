@@ -27,7 +27,7 @@ from ag_ui.core import (
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters.agui import AguiAgent, source_of
-from cognizes.engine.hosting import AgentHost
+from cognizes.engine.hosting import AgentCapabilities, AgentHost, RunContext
 from tests.integration.agui.gates import pass_gate
 
 WORDS = [f"word{number} " for number in range(40)]
@@ -59,6 +59,23 @@ async def generic(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
     yield StepFinishedEvent(step_name="answer")
 
 
+class Shop:
+    """Takes an order, and waits for its payment."""
+
+    name = "shop"
+    capabilities = AgentCapabilities(resumes_after_crash=True, interrupts=True)
+
+    async def run(self, _: RunAgentInput, context: RunContext) -> AsyncIterator[BaseEvent]:
+        if not context.is_continuation:
+            yield TextMessageStartEvent(message_id="ordered", role="assistant")
+            yield TextMessageContentEvent(message_id="ordered", delta="Ordered.")
+        paid = await context.wait(kind="webhook", correlation_key="payment", reason="The payment is open.")
+        yield TextMessageStartEvent(message_id="paid", role="assistant")
+        yield TextMessageContentEvent(message_id="paid", delta=f"Paid: {paid}.")
+        yield TextMessageEndEvent(message_id="paid")
+
+
+shop = Shop()
 PIECES = ['{"text": "', *(f"word{number} " for number in range(20)), '"}']
 
 

@@ -59,6 +59,7 @@ from cognizes.engine.agui.frames import ModelTurn, OpenItems, Subagents, clean_t
 from cognizes.engine.agui.json_patch import json_patch
 from cognizes.engine.models import Event, JsonObject, is_delete
 from cognizes.engine.pulse.events import apply_delta, message_role, without_temp
+from cognizes.engine.runs.waits import Wait
 from cognizes.engine.streams.chunks import THOUGHT_SUFFIX, CallHead
 from cognizes.engine.timeline.event_reading import (
     CLIENT_HISTORY_MARK,
@@ -327,6 +328,11 @@ class Translator:
         if event.event_type in ("run_finished", "run_failed", "run_cancelled"):
             yield from self._run_ends(event)
             return
+        if event.event_type in ("run_signalled", "run_resumed"):
+            # The code of the agent is called again: its wait is over, or begins again.
+            for asked in self.interrupts:
+                if wait_of(asked).get("runId") == event.run_id:
+                    del self._interrupts[asked.id]
         if waits_for(event, self._interrupts):
             # To an AG-UI client the run ends here; `resume` of the next input continues it.
             yield from self.finish()
@@ -562,6 +568,23 @@ def waits_for(event: Event, interrupt_ids: Collection[str]) -> bool:
     if event.event_type != "run_waiting":
         return False
     return not set(str(event.content.get("correlation_key")).split(",")).isdisjoint(interrupt_ids)
+
+
+def interrupt_of_wait(wait: Wait, run_id: str) -> Interrupt:
+    """Return the interrupt that shows clients for what the code of a hosted agent waits."""
+    return Interrupt(
+        id=wait.correlation_key,
+        reason=wait.kind.value,
+        message=clean_text(wait.reason) if wait.reason else None,
+        expires_at=wait.expires_at.isoformat() if wait.expires_at else None,
+        metadata={"cognizes": {"wait": wait.kind.value, "runId": run_id}},
+    )
+
+
+def wait_of(interrupt: Interrupt) -> JsonObject:
+    """Return the kind (`wait`) and the run of the wait that an interrupt shows; empty for the question of an agent."""
+    described = (interrupt.metadata or {}).get("cognizes")
+    return described if isinstance(described, dict) and "wait" in described else {}
 
 
 def interrupt_of(question: Question) -> Interrupt:

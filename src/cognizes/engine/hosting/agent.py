@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from ag_ui.core import (
     Message,
     MultimodalCapabilities,
     MultimodalInputCapabilities,
+    ResumeEntry,
     RunAgentInput,
     StateCapabilities,
     Tool,
@@ -33,12 +35,14 @@ from ag_ui.core import (
 
 from cognizes.engine.agui.frames import PREDICT_STATE, now
 from cognizes.engine.engine import Engine
+from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.models import Event, JsonObject, Run, Session, TokenUsage
 from cognizes.engine.models import Message as StoredMessage
 from cognizes.engine.pulse.events import SESSION, parse_state_prefix
 from cognizes.engine.pulse.sessions import RunFence
-from cognizes.engine.runs import Resumption
+from cognizes.engine.runs import Resumption, RunSuspended, WaitKind
+from cognizes.engine.runs.waits import Resolution, Wait, check_wait, read_resolution
 from cognizes.engine.usage import trace_model_call
 
 PROPERTIES = "cognizes"
@@ -56,7 +60,8 @@ def handler_of(agent: str) -> str:
 class AgentCapabilities:
     """What an agent can do. The host refuses or ends what the agent cannot do; it does not guess.
 
-    - `resumes_after_crash`: another server continues a run whose server stopped; otherwise the run fails.
+    - `resumes_after_crash`: another server continues a run whose server stopped; otherwise the run fails. The agent's
+      code may call `RunContext.wait`.
     - `interrupts`: RUN_FINISHED with an interrupt outcome lets the run wait for a person.
     - `client_tools`: the tools of the input are offered to the model.
     - `streams_tool_arguments`: TOOL_CALL_ARGS arrive in fragments.
@@ -91,6 +96,7 @@ class Turn:
     - `events` are stored in the transaction that begins the run, or before another attempt continues it.
     - `expected_sequence` is the head of the thread from which the turn was computed; None if any head will do.
       `is_cached`: the events up to it come from a cache, which is not used for threads with branches.
+    - `answers_wait`: it answers a run that called `RunContext.wait`; the agent's code is called again in another run.
     """
 
     thread_id: UUID | None = None
@@ -99,6 +105,7 @@ class Turn:
     events: Sequence[Event] = ()
     expected_sequence: int | None = None
     is_cached: bool = False
+    answers_wait: bool = False
 
     def begun(self, session: Session, *, is_branched: bool) -> Turn:
         """Return the turn of a run that has begun; `session` contains what its events have changed."""
@@ -106,6 +113,10 @@ class Turn:
 
     def forget(self) -> None:
         """Forget what is known of the thread: it was deleted, or shows other events than before."""
+
+    def answer_to(self, interrupt_id: str) -> ResumeEntry | None:
+        """Return the answer of the client to an interrupt, if the turn has one."""
+        return None
 
     async def prepare(self, engine: Engine) -> None:
         """Complete what the agent reads of the thread: the run begins, and its events are stored."""
@@ -120,7 +131,8 @@ class RunContext:
 
     The agent's task is cancelled when the run is cancelled or the server stops. `is_released` is true when the run
     continues elsewhere: another server has it or will have it, so this one must not store an end of it. `stopping` is
-    set with the cancellation, for code that runs in tasks or threads of its own.
+    set with the cancellation, for code that runs in tasks or threads of its own. `suspended_by` is the wait for which
+    the host suspends the run.
     """
 
     engine: Engine
@@ -129,8 +141,11 @@ class RunContext:
     fence: RunFence
     turn: Turn
     is_released: bool = field(default=False)
+    capabilities: AgentCapabilities = field(default_factory=AgentCapabilities)
     stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     has_recorded_usage: bool = field(default=False, init=False)
+    suspended_by: Wait | None = field(default=None, init=False)
+    _ended_waits: set[str] = field(default_factory=set, init=False)
 
     @property
     def thread_id(self) -> UUID:
@@ -147,8 +162,8 @@ class RunContext:
 
     @property
     def is_continuation(self) -> bool:
-        """Return whether an earlier attempt executed a part of this run: its server stopped, or its wait is over."""
-        return self.fence.attempt > 1
+        """Return whether the agent's code executed a part before: its server stopped, or its wait is over."""
+        return self.fence.attempt > 1 or self.turn.answers_wait
 
     async def messages(self) -> list[StoredMessage]:
         """Return the messages of the session as they are stored now."""
@@ -169,6 +184,67 @@ class RunContext:
             conversation_id = str(self.thread_id)
             trace_model_call(usage, started, conversation_id=conversation_id, agent=self.session.app_name)
         return await self.engine.usage.record(self.thread_id, usage, usage_id=usage_id, run_id=self.run.id)
+
+    async def wait(
+        self, *, kind: str, correlation_key: str, reason: str | None = None, expires_at: datetime | None = None
+    ) -> Any:
+        """Wait durably, and return the payload of what ended the wait: a signal, a timer, or the answer of a person.
+
+        The payload of a wait that is over is returned at once. Otherwise the call does not return: the host stores what
+        the agent has yielded, the run waits, and clients receive an interrupt with the key as id. After the wait a
+        server of the agent calls `run` again from its beginning, with `is_continuation`. Every wait of a run has a key
+        of its own, the same in each call. After `expires_at` a timer fires, with None as payload; any other wait fails
+        the run. A person who dismisses the question (`resume` with status `cancelled`) answers None.
+
+        `InvalidInputError` for an agent that does not declare `resumes_after_crash`, or that keeps its own history: it
+        asks a person by RUN_FINISHED with an interrupt.
+        """
+        if not self.capabilities.resumes_after_crash or self.capabilities.keeps_own_history:
+            raise InvalidInputError(
+                "the agent cannot wait, because the host cannot call its code again: declare "
+                "AgentCapabilities(resumes_after_crash=True), or yield RUN_FINISHED with an interrupt"
+            )
+        wait = check_wait(kind=kind, correlation_key=correlation_key, reason=reason, expires_at=expires_at)
+        if wait.kind is WaitKind.MESSAGE:
+            raise InvalidInputError("a hosted agent gets the next message as its next input; end the run instead")
+        if "," in correlation_key:
+            raise InvalidInputError(f"the correlation_key {correlation_key!r:.80} must not contain a comma")
+        if correlation_key in self._ended_waits:
+            raise InvalidInputError(
+                f"the run has waited for {correlation_key!r} before; give every wait a key of its own"
+            )
+        if await self._resolution(wait) is None and not await self._take_answer(wait):
+            # Of waits in several tasks the first suspends the run; the others begin when the code is called again.
+            self.suspended_by = self.suspended_by or wait
+            raise RunSuspended(correlation_key)
+        await self.engine.runs.store_wait(self.fence, wait, memory_snapshot=None, suspend=False)
+        # A sender with more rights may have replaced the signal.
+        ended = await self._resolution(wait)
+        assert ended is not None  # noqa: S101 - the wait is marked as ended
+        self._ended_waits.add(correlation_key)
+        return ended.payload
+
+    async def _resolution(self, wait: Wait) -> Resolution | None:
+        return await self.engine.runs.until_available(
+            lambda: read_resolution(self.engine._database, self.thread_id, self.run_id, wait)
+        )
+
+    async def _take_answer(self, wait: Wait) -> bool:
+        """Store the answer with which the next input began this run as the signal that ends the wait, if there is one.
+
+        The run that asked has ended. A later run of the same conversation gets the signals of this one.
+        """
+        answer = self.turn.answer_to(wait.correlation_key) if wait.kind is WaitKind.HUMAN else None
+        if answer is None:
+            return False
+        await self.engine.runs.signal(
+            self.run_id,
+            thread_id=self.thread_id,
+            correlation_key=wait.correlation_key,
+            payload=answer.payload if answer.status == "resolved" else None,
+            may_answer=[WaitKind.HUMAN],
+        )
+        return True
 
 
 class HostedAgent(Protocol):

@@ -304,7 +304,8 @@ class AgentHost:
 
     def _context(self, run: Run, session: Session, turn: Turn) -> RunContext:
         fence = RunFence(thread_uuid(run.thread_id), run.id, run.attempt)
-        return RunContext(self._engine, run, session, fence, turn)
+        capabilities = self._agent(session.app_name).capabilities
+        return RunContext(self._engine, run, session, fence, turn, capabilities=capabilities)
 
     async def _client_changes(self, session: Session, run_input: RunAgentInput) -> JsonObject:
         """Return what the client itself changed. It sends its whole state each time, and a tab that missed a turn sends

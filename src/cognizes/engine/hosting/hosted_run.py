@@ -35,7 +35,7 @@ from ag_ui.core import (
 )
 
 from cognizes.engine.agui.frames import OpenItems, clean_text, now
-from cognizes.engine.agui.translator import wait_key_of
+from cognizes.engine.agui.translator import interrupt_of_wait, wait_key_of
 from cognizes.engine.concurrency import WakeUp, create_shared_task
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
@@ -46,7 +46,7 @@ from cognizes.engine.hosting.turns import ThreadTurn
 from cognizes.engine.models import UNKNOWN_MODEL, Run, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import without_temp
 from cognizes.engine.pulse.sessions import fenced_by
-from cognizes.engine.runs import WaitKind
+from cognizes.engine.runs import RunSuspended, WaitKind
 from cognizes.engine.runs.run_rows import attempt_span
 from cognizes.engine.telemetry import TELEMETRY, record_span, tool_attributes
 
@@ -352,7 +352,7 @@ class RunExecutor:
 
     async def _run_in_span(self, run: HostedRun) -> None:
         context = run.context
-        if context.is_continuation:
+        if context.fence.attempt > 1:
             for event in context.turn.events:
                 event.run_id = event.invocation_id = context.run_id
                 await self._engine.sessions.append_to_thread(context.thread_id, event)
@@ -360,6 +360,23 @@ class RunExecutor:
         if not run.agent.capabilities.keeps_own_history:
             client_tools = [tool.name for tool in run.agent.capabilities.offered_tools(run.run_input.tools)]
             run.recorder = FrameRecorder(run.context, author=run.agent.name, client_tools=client_tools, emit=run.emit)
+        try:
+            await self._take_frames(run)
+        except* RunSuspended:
+            # The code of the agent waits; a task group of it wraps the exception.
+            if context.suspended_by is None:
+                raise
+        if run.recorder is None or isinstance(run.last_frame, RunErrorEvent):
+            return
+        given_ids: dict[str, str] = {}
+        if context.suspended_by is not None:
+            asked = interrupt_of_wait(context.suspended_by, run.run_id)
+            run.last_frame = run.finished(RunFinishedInterruptOutcome(interrupts=[asked]))
+        else:
+            given_ids = run.name_questions()
+        await run.recorder.finish(_interrupts(run.last_frame), given_ids=given_ids)
+
+    async def _take_frames(self, run: HostedRun) -> None:
         loop = asyncio.get_running_loop()
         suspended_at = loop.time()
         async with aclosing(run.agent.run(run.run_input, run.context)) as frames:
@@ -371,9 +388,6 @@ class RunExecutor:
                     # Neither the agent nor a frame that is only kept in memory need to suspend this task.
                     await asyncio.sleep(0)
                     suspended_at = loop.time()
-        if run.recorder is not None and not isinstance(run.last_frame, RunErrorEvent):
-            given_ids = run.name_questions()
-            await run.recorder.finish(_interrupts(run.last_frame), given_ids=given_ids)
 
     async def _end(self, run: HostedRun, agent_task: asyncio.Task[None], *, is_abandoned: bool) -> BaseEvent:
         # What an agent does with its cancellation does not decide: it may return, or raise another exception.
@@ -406,7 +420,16 @@ class RunExecutor:
             message = last.message or f"the agent failed: {last.code or 'it gave no reason'}"
             return await self._fail(run, message, code=last.code)
         await _record_usage(run, last)
-        if interrupts := _interrupts(last):
+        interrupts = _interrupts(last)
+        if (wait := run.context.suspended_by) is not None:
+            await self._engine.runs.wait(
+                run.context.run,
+                kind=wait.kind,
+                correlation_key=wait.correlation_key,
+                reason=wait.reason,
+                expires_at=wait.expires_at,
+            )
+        elif interrupts:
             messages = [interrupt.message for interrupt in interrupts if interrupt.message]
             questions = [interrupt.id for interrupt in interrupts]
             # The next input ends the wait, or a signal continues the run.

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
 from cognizes.engine.agui.snapshot import History, HistoryBuilder
-from cognizes.engine.agui.translator import wait_key_of
+from cognizes.engine.agui.translator import wait_key_of, wait_of
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn, client_state_delta
@@ -168,6 +168,10 @@ class ThreadTurn(Turn):
             self.drop()
 
     @override
+    def answer_to(self, interrupt_id: str) -> ResumeEntry | None:
+        return next((entry for entry in self.resume if entry.interrupt_id == interrupt_id), None)
+
+    @override
     async def prepare(self, engine: Engine) -> None:
         if self.is_branched or self.expected_sequence is None:
             await self.conversation.read_on(engine)
@@ -239,6 +243,7 @@ class ThreadTurns:
             events=[*_answer_events(resume), *brought, *_message_events(new)],
             expected_sequence=history.last_sequence,
             is_cached=is_cached,
+            answers_wait=bool(resume) and any(wait_of(interrupt) for interrupt in history.interrupts),
             conversation=conversation,
             resume=resume,
             waiting_calls=conversation.calls_of(resume),

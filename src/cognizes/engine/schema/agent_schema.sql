@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 60 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 61 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -4224,8 +4224,8 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 --              p_expected_sequence (null: any), or with p_is_cached it has branches or hidden events. The head of a thread
 --              with these is not compared: its last event may belong to another branch. Nothing changed
 -- To a client, the answer starts another run: the result of the run that asked names it (`continued_by`), and its first
--- event names the run that asked (`continues`). The client may send the id of the run that asked; p_spare_id replaces an
--- id that is taken then.
+-- event names the run that asked (`continues`), whose signals the other run has. The client may send the id of the run that
+-- asked; p_spare_id replaces an id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ409: the id of the run or of an event is taken.
 CREATE OR REPLACE FUNCTION "public".start_hosted_run(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid, p_new_thread_id uuid, p_new_state text,
@@ -4329,6 +4329,15 @@ BEGIN
             json_strip_nulls(json_build_object(
                 'run_id', v_run_id, 'status', 'running', 'handler', p_handler, 'continues', v_continued)),
             p_traceparent => p_traceparent);
+        IF v_continued IS NOT NULL THEN
+            -- An agent whose code waits is called from its beginning: the waits that have ended return at once.
+            INSERT INTO "public".run_signals (
+                thread_id, run_id, correlation_key, app_name, source, payload, created_at, used_at, may_answer, signal_id)
+            SELECT s.thread_id, v_run_id, s.correlation_key, s.app_name, s.source, s.payload, s.created_at, s.used_at,
+                   s.may_answer, s.signal_id
+              FROM "public".run_signals s
+             WHERE s.thread_id = v_thread_id AND s.run_id = v_continued;
+        END IF;
         SELECT t.last_sequence INTO begun_sequence FROM "public".threads t WHERE t.id = v_thread_id;
         IF v_items > 0 THEN
             SELECT p_event_ids[stored.place] INTO v_taken
@@ -4360,7 +4369,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('hosting/start_hosted_run.sql', 0, '1255f14b238434e651e77a3f2f31f67ad5cfc3d0499fff13ebb29304caf1bde9', '0.2.0')
+VALUES ('hosting/start_hosted_run.sql', 0, '35c421cd40d685acbc6cc23b609fbc882d50c06c580b37d01db1c68527c5c0d5', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7694,5 +7703,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 60 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 61 WHERE number = 0;
 COMMIT;

@@ -21,7 +21,7 @@ from tests.integration.hosting.served.test_attaching import until_ended
 from tests.integration.hosting.served.test_turns import stored_session
 from tests.served import Served
 
-AGENTS = ",".join(f"tests.integration.hosting.agents:{name}" for name in ("writer", "generic"))
+AGENTS = ",".join(f"tests.integration.hosting.agents:{name}" for name in ("writer", "generic", "shop"))
 PICTURE = b"\x89PNG not really" * 1000
 
 
@@ -108,3 +108,32 @@ async def test_an_illegal_order_ends_the_run_for_a_client_of_another_server(data
         assert follower.view.messages == client.view.messages
         assert follower.view.messages[-1]["toolCalls"][0]["function"]["arguments"] == "".join(PIECES[:10])
         assert await until_ended(engine, client, "illegal") is RunStatus.FAILED
+
+
+async def test_a_run_whose_code_waits_outlives_its_server(database_url: str, engine: Engine) -> None:
+    async with two_servers(database_url) as (first, one, other):
+        client = AgentClient(one, "shop")
+        frames = await client.run("order", run_id="order")
+        first.kill()
+        assert frames[-1]["outcome"]["interrupts"][0]["id"] == "payment"
+        thread_id = (await stored_session(engine, client)).thread_id
+        reloaded = AgentClient(other, "shop", client.thread_id)
+        assert (await reloaded.connect())[-1]["outcome"] == frames[-1]["outcome"]
+        # The page of people lists the run, with a form for the signal: it is no question that a person answers.
+        listed = (await other.get("/api/debug/runs", params={"status": "waiting", "wait_kind": "webhook"})).json()
+        [waiting] = [run["wait"] for run in listed["runs"] if run["thread_id"] == thread_id]
+        assert (waiting["correlation_key"], waiting["reason"]) == ("payment", "The payment is open.")
+        assert (await other.get(f"/api/debug/threads/{thread_id}/questions")).json() == {"questions": []}
+        for refused in (
+            reloaded.input("and now?"),
+            reloaded.input(resume=[{"interruptId": "payment", "status": "resolved", "payload": "forged"}]),
+        ):
+            assert (await other.post("/agui/shop", json=refused)).status_code == 409
+        path = f"/api/sessions/{thread_id}/runs/order/signal"
+        assert (await other.post(path, json={"correlation_key": "refund"})).status_code == 409
+        answer = await other.post(path, json={"correlation_key": "payment", "payload": 5})
+        assert answer.json()["outcome"] == "resumed", answer.text
+        assert await until_ended(engine, reloaded, "order") is RunStatus.COMPLETED
+        await reloaded.connect()
+        texts = [message["content"] for message in reloaded.view.messages]
+        assert texts == ["order", "Ordered.", "Paid: 5."]

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.agui.monitor import frames_of
 from cognizes.engine.agui.snapshot import read_history
-from cognizes.engine.agui.translator import Translator
+from cognizes.engine.agui.translator import Translator, wait_of
 from cognizes.engine.api.agents import CurrentHost, Served
 from cognizes.engine.api.authorization import (
     LARGEST,
@@ -45,6 +45,7 @@ from cognizes.engine.monitor.queries import CUT, MonitorQueries, RunSummary, Thr
 from cognizes.engine.pulse.events import parse_state_prefix
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.state_debug import StateDiff, group_by_prefix
+from cognizes.engine.runs import WaitKind
 from cognizes.engine.sync.tool_approvals import ToolApproval
 
 router = APIRouter(prefix="/api/debug", tags=["debug"])
@@ -453,7 +454,11 @@ async def open_questions(thread_id: ThreadId, engine: CurrentEngine) -> Response
     """Return unanswered interrupts of the hosted agent, and open tool approvals (`"kind": "approval"`)."""
     await engine.sessions.store.get_thread(thread_id)
     history = await read_history(engine.sessions.log, thread_id)
-    questions = [item.model_dump(mode="json", by_alias=False, exclude_none=True) for item in history.interrupts]
+    questions = [
+        item.model_dump(mode="json", by_alias=False, exclude_none=True)
+        for item in history.interrupts
+        if wait_of(item).get("wait", WaitKind.HUMAN) == WaitKind.HUMAN
+    ]
     questions += [_question(approval) for approval in await engine.approvals.list_open(thread_id)]
     return DocumentResponse({"questions": questions})
 

@@ -35,7 +35,9 @@ function* contentParts(event) {
   } else if ((type === "step_start" || type === "step_end") && typeof content.step_name === "string") {
     yield { kind: "step", name: content.step_name, isStart: type === "step_start" };
   } else if (type === "interrupt" && Array.isArray(content.interrupts)) {
-    for (const one of content.interrupts) if (typeof one?.id === "string") yield { kind: "question", question: questionOf(one) };
+    // The event `run_waiting` says what else the code of an agent waits for.
+    const asked = content.interrupts.filter((one) => typeof one?.id === "string" && (one.metadata?.cognizes?.wait ?? "human") === "human");
+    for (const one of asked) yield { kind: "question", question: questionOf(one) };
   } else if (type === "resume" && Array.isArray(content.answers)) {
     for (const one of content.answers) yield { kind: "action", text: `Answer: ${summary(one?.payload ?? null)}` };
   } else if (type === "decision_answered") {

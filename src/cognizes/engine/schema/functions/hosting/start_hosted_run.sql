@@ -13,8 +13,8 @@
 --              p_expected_sequence (null: any), or with p_is_cached it has branches or hidden events. The head of a thread
 --              with these is not compared: its last event may belong to another branch. Nothing changed
 -- To a client, the answer starts another run: the result of the run that asked names it (`continued_by`), and its first
--- event names the run that asked (`continues`). The client may send the id of the run that asked; p_spare_id replaces an
--- id that is taken then.
+-- event names the run that asked (`continues`), whose signals the other run has. The client may send the id of the run that
+-- asked; p_spare_id replaces an id that is taken then.
 -- The same p_event_id again returns the run that it began. SQLSTATE CZ409: the id of the run or of an event is taken.
 CREATE OR REPLACE FUNCTION {schema}.start_hosted_run(
     p_app_name text, p_user_id text, p_session_id text, p_thread_id uuid, p_new_thread_id uuid, p_new_state text,
@@ -118,6 +118,15 @@ BEGIN
             json_strip_nulls(json_build_object(
                 'run_id', v_run_id, 'status', 'running', 'handler', p_handler, 'continues', v_continued)),
             p_traceparent => p_traceparent);
+        IF v_continued IS NOT NULL THEN
+            -- An agent whose code waits is called from its beginning: the waits that have ended return at once.
+            INSERT INTO {schema}.run_signals (
+                thread_id, run_id, correlation_key, app_name, source, payload, created_at, used_at, may_answer, signal_id)
+            SELECT s.thread_id, v_run_id, s.correlation_key, s.app_name, s.source, s.payload, s.created_at, s.used_at,
+                   s.may_answer, s.signal_id
+              FROM {schema}.run_signals s
+             WHERE s.thread_id = v_thread_id AND s.run_id = v_continued;
+        END IF;
         SELECT t.last_sequence INTO begun_sequence FROM {schema}.threads t WHERE t.id = v_thread_id;
         IF v_items > 0 THEN
             SELECT p_event_ids[stored.place] INTO v_taken
