@@ -1,5 +1,5 @@
 """The server of the AG-UI tests, for clients that run in Node."""
 
-from tests.integration.agui.conftest import database_url, served
+from tests.integration.hosting.served.conftest import database_url, served
 
 __all__ = ["database_url", "served"]

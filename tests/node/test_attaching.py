@@ -13,9 +13,9 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import gates_directory
 from tests.integration.hosting.agents import WORDS
+from tests.integration.hosting.served.conftest import serve_agents
 from tests.node.test_clients import packages
 from tests.served import Served
 

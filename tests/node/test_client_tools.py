@@ -14,8 +14,8 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.hosting.client_tool_agents import ARGUMENTS, NAMES, PICK
+from tests.integration.hosting.served.conftest import serve_agents
 from tests.node.test_clients import packages
 from tests.served import Served
 

@@ -15,8 +15,8 @@ from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.models import RunStatus
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import gates_directory
+from tests.integration.hosting.served.agents import SLOW_TEXT
 from tests.node.test_clients import packages
 from tests.served import Served
 

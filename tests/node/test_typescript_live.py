@@ -14,9 +14,9 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.agents import SLOW_TEXT
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import Gate, gates_directory
+from tests.integration.hosting.served.agents import SLOW_TEXT
+from tests.integration.hosting.served.conftest import serve_agents
 from tests.node.typescript_package import SOURCE, install_client, run_tests
 from tests.served import REPOSITORY, Served
 

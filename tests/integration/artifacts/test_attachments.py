@@ -27,13 +27,13 @@ from cognizes.engine.hosting import AgentHost
 from cognizes.engine.models import Session
 from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
-from tests.integration.agui.agents import mirror
 from tests.integration.agui.client import AgentClient
+from tests.integration.hosting.served.agents import mirror
 from tests.integration.hosting.test_frameworks import answer
 from tests.integration.hosting.test_recording import text
 
 PICTURE = b"\x89PNG not really" * 100
-MIRROR = "tests.integration.agui.agents:mirror"
+MIRROR = "tests.integration.hosting.served.agents:mirror"
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.hosting.inputs import quoted
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.agents import mirror
+from tests.integration.hosting.served.agents import mirror
 from tests.integration.hosting.test_recording import text
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "pay", "arguments": '{"euro":5}'}}

@@ -35,7 +35,7 @@ from tests.unittests.agui.legality import assert_legal
 
 def agent_of(name: str, engine: Engine) -> HostedAgent:
     if name == "editor":
-        return host_object(find_object("tests.integration.agui.agents:editor"), engine, path="x:editor")
+        return host_object(find_object("tests.integration.hosting.served.agents:editor"), engine, path="x:editor")
     source = source_of(writer)
     assert source is not None
     return AguiAgent(source, name="writer", engine=engine)

@@ -9,10 +9,10 @@ import httpx
 from cognizes.engine import Engine
 from cognizes.engine.models import RunStatus
 from tests.engine_parts import database_of
-from tests.integration.agui.agents import HELD_AT, SLOW_TEXT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import Gate
+from tests.integration.hosting.served.agents import HELD_AT, SLOW_TEXT
+from tests.integration.hosting.served.conftest import serve_agents
 from tests.integration.hosting.served.test_turns import assert_as_stored, stored_session
 from tests.served import Served
 from tests.unittests.agui.legality import assert_legal

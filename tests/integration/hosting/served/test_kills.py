@@ -14,9 +14,9 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.models import RunStatus
 from tests.integration.agui.client import AgentClient, read_frames
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import Gate
 from tests.integration.hosting.agents import PIECES, WORDS
+from tests.integration.hosting.served.conftest import serve_agents
 from tests.integration.hosting.served.test_attaching import until_ended
 from tests.integration.hosting.served.test_turns import stored_session
 from tests.served import Served

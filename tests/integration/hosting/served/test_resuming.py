@@ -19,12 +19,12 @@ from cognizes.engine.hosting import AgentHost, HostedRun, RunContext
 from cognizes.engine.hosting.agent import handler_of
 from cognizes.engine.memory.records import MemoryScope
 from tests.engine_parts import database_of
-from tests.integration.agui.agents import SLOW_TEXT
 from tests.integration.agui.gates import Gate, gates_directory
+from tests.integration.hosting.served.agents import SLOW_TEXT
 from tests.integration.runs.conditions import expire_lease, until, until_status
 from tests.integration.runs.lost_answers import lose_end
 
-AGENTS = [f"tests.integration.agui.agents:{name}" for name in ("steady", "slow")]
+AGENTS = [f"tests.integration.hosting.served.agents:{name}" for name in ("steady", "slow")]
 
 
 def _app(path: str) -> App:

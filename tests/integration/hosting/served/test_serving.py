@@ -17,8 +17,8 @@ from cognizes.engine.adapters.loading import load_agents
 from cognizes.engine.api.main import create_app
 from cognizes.engine.errors import SetupError
 from tests.integration.agui.client import AgentClient
-from tests.integration.agui.conftest import serve_agents
 from tests.integration.agui.gates import Gate
+from tests.integration.hosting.served.conftest import serve_agents
 
 
 async def test_without_google_adk_there_are_no_agents_but_a_hint(
@@ -66,7 +66,9 @@ async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:
     await app.state.agents.close()
 
 
-@pytest.mark.parametrize("path", ["nowhere:agent", "tests.integration.agui.agents:nobody", "os:path", ":", ""])
+@pytest.mark.parametrize(
+    "path", ["nowhere:agent", "tests.integration.hosting.served.agents:nobody", "os:path", ":", ""]
+)
 def test_what_is_no_agent_is_a_clear_error(engine: Engine, path: str) -> None:
     with pytest.raises(SetupError, match="agent"):
         load_agents([path], engine)

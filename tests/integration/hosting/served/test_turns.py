@@ -13,9 +13,9 @@ from cognizes.engine import Engine
 from cognizes.engine.agui.snapshot import read_history
 from cognizes.engine.models import Run, RunStatus, Session
 from cognizes.engine.pulse.session_store import thread_uuid
-from tests.integration.agui.agents import HELD_AT
 from tests.integration.agui.client import AgentClient, kinds, read_frames, text_of
 from tests.integration.agui.gates import Gate
+from tests.integration.hosting.served.agents import HELD_AT
 from tests.integration.runs.conditions import until_status
 from tests.unittests.agui.legality import assert_legal
 
