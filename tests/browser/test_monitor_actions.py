@@ -6,12 +6,16 @@ import asyncio
 import re
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+from google.adk.events.event import Event as AdkEvent
+from google.adk.events.event_actions import EventActions
+from google.genai import types
 from playwright.sync_api import Locator, Page, expect
 
 from cognizes.engine import Engine, RunStatus, Worker
 from cognizes.engine.access import Permission
+from cognizes.engine.adapters.adk.events import encode_event
 from tests.browser.conftest import Site, serve_site
 from tests.browser.test_monitor import OpenThread, _row, _tab, _travel_to
 
@@ -342,6 +346,26 @@ class TestTimeline:
         expect(page.locator(".tool .spinner")).to_have_count(0)
         page.reload()
         expect(page.locator(".tool-status")).to_have_text("no result")
+
+    def test_the_end_of_an_adk_agent_has_no_line(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+
+        async def store(engine: Engine) -> None:
+            said = types.Content(role="model", parts=[types.Part(text="Bought.")])
+            for event in (
+                AdkEvent(author="shop", actions=EventActions(agent_state={"current_sub_agent": "clerk"})),
+                AdkEvent(author="clerk", content=said),
+                AdkEvent(author="shop", actions=EventActions(end_of_agent=True)),
+            ):
+                await engine.sessions.append_to_thread(UUID(thread), encode_event(event, thread_id=thread))
+
+        site.engine(store)
+        page = open_thread(thread)
+        expect(page.locator(".from-assistant")).to_contain_text("Bought.")
+        expect(page.locator("#count")).to_have_text("3 events")
+        expect(page.locator("#timeline .row")).to_have_count(1)
+        (item,) = site.get(f"/conversations/{thread}/messages")["timeline"]
+        assert item["content"] == "Bought."
 
     def test_a_tool_has_one_duration(self, site: Site, open_thread: OpenThread) -> None:
         thread = site.thread()

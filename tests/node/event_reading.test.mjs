@@ -90,3 +90,14 @@ test("questions of every framework are questions", () => {
   const answers = [{ interruptId: "a", status: "resolved", payload: { ok: true } }];
   assert.deepEqual(readEvent(event({ event_type: "resume", content: { answers } })), [{ kind: "action", text: "Answer: {ok: true}" }]);
 });
+
+test("the state and the end of an agent of ADK are no lines", () => {
+  const ended = (actions, content = { adk: { timestamp: 1 } }) => readEvent(event({ event_type: "message", author: "shop", content, actions })).map((part) => part.kind);
+  assert.deepEqual(ended({ end_of_agent: true }), []);
+  assert.deepEqual(ended({ agent_state: { current_sub_agent: "clerk" } }), []);
+  assert.deepEqual(ended({ end_of_agent: true, state_delta: { n: 1 } }), ["state"]);
+  assert.deepEqual(ended({ end_of_agent: true }, { adk: { timestamp: 1 }, parts: [{ text: "bye" }] }), ["message"]);
+  assert.deepEqual(ended({ end_of_agent: true, transfer_to_agent: "clerk" }), ["other"]);
+  assert.deepEqual(ended({}), ["other"]);
+  assert.deepEqual(ended({ end_of_agent: true }, {}), ["other"]);
+});

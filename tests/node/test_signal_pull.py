@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 
-MODULES = {"signal_pull": 22, "event_reading": 8, "markdown": 11}
+MODULES = {"signal_pull": 22, "event_reading": 9, "markdown": 11}
 
 
 @pytest.mark.parametrize("module", MODULES)

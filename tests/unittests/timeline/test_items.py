@@ -66,6 +66,11 @@ def test_messages_for_the_model_and_partial_events_have_no_item() -> None:
     assert items(adk(said("Hel"), partial=True)) == []
 
 
+@pytest.mark.parametrize("actions", [{"end_of_agent": True}, {"agent_state": {"current_sub_agent": "clerk"}}])
+def test_the_state_and_the_end_of_an_agent_of_adk_have_no_item(actions: dict[str, Any]) -> None:
+    assert items(adk(actions=actions)) == []
+
+
 def test_a_message_without_words_keeps_its_parts() -> None:
     image = [{"type": "image", "url": "a.png"}]
     assert items(engine_event("user_message", content=image))[0]["content"] == image

@@ -8,16 +8,25 @@ import { isCut } from "./value_tree.js";
 const ROLES = { user_message: "user", assistant_message: "assistant", system_message: "system" };
 const SPEAKERS = { user: "user", assistant: "assistant", model: "assistant", system: "system", tool: "tool" };
 const QUESTION = "adk_request_";
+const BOOKKEEPING = ["agent_state", "end_of_agent"];
 const CONFIRMATION = { type: "object", properties: { confirmed: { type: "boolean" } }, required: ["confirmed"] };
 
-/** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "step" | "run" | "state" | "action" | "error" | "other", … } */
+/** @returns a list of { kind: "message" | "thought" | "call" | "result" | "question" | "step" | "run" | "state" | "action" | "error" | "other", … }; empty for bookkeeping of ADK */
 export function readEvent(event) {
-  const parts = [...contentParts(event)];
+  const isShown = !isBookkeeping(event);
+  const parts = isShown ? [...contentParts(event)] : [];
   const delta = event.actions?.state_delta;
   if (delta && typeof delta === "object" && Object.keys(delta).length) parts.push({ kind: "state", delta });
   else if (isCut(event.actions)) parts.push({ kind: "state", delta: null });
-  if (!parts.length) parts.push({ kind: "other" });
+  if (!parts.length && isShown) parts.push({ kind: "other" });
   return parts;
+}
+
+/** Whether an event only keeps what a resumable app of ADK resumes from: the state or the end of an agent, without content. */
+function isBookkeeping({ content, event_type: type, actions }) {
+  if (!content?.adk || content.parts?.length || type === "error") return false;
+  const names = Object.keys(actions ?? {}).filter((name) => name !== "state_delta");
+  return names.length > 0 && names.every((name) => BOOKKEEPING.includes(name));
 }
 
 function* contentParts(event) {
