@@ -383,17 +383,85 @@ def test_the_end_stays_in_view_when_the_timeline_becomes_smaller(site: Site, ope
     expect(page.locator(".row[data-seq='40']")).to_be_in_viewport()
 
 
-def test_a_message_to_a_deleted_thread_stays_in_the_box(page: Page, site: Site) -> None:
+def test_a_message_to_a_deleted_thread_is_kept(page: Page, site: Site) -> None:
     thread = site.thread(app="demo", user=f"gone-{uuid4().hex[:6]}")
+    # Without news from the server, the page notices only when it sends.
+    page.route_web_socket(re.compile(f"/ws/events/{thread}"), lambda _: None)
     page.goto(f"{site.url}/#/thread/{thread}")
     page.locator("#chat-input").fill("Are you there?")
     user = site.get(f"/api/sessions/{thread}")["user_id"]
     site.http.delete(f"/api/sessions/{thread}").raise_for_status()
     page.keyboard.press("Enter")
     expect(page.locator(".notice")).to_contain_text("This thread was deleted")
+    expect(page.locator("#timeline h2")).to_have_text("This thread was deleted")
+    assert site.get("/api/debug/threads", app_name="demo", user_id=user)["threads"] == []
+    page.get_by_role("button", name="New conversation with demo").click()
     expect(page.locator("#chat-input")).to_have_value("Are you there?")
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
-    assert site.get("/api/debug/threads", app_name="demo", user_id=user)["threads"] == []
+
+
+def test_a_thread_that_another_window_deletes_says_so(page: Page, site: Site) -> None:
+    user = f"gone-{uuid4().hex[:6]}"
+    thread = site.thread(app="demo", user=user, title="Short-lived")
+    site.event(thread, "user_message", author="user", text="soon gone")
+    page.goto(f"{site.url}/#/thread/{thread}")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_attached()
+    expect(_row(page, thread)).to_be_visible()
+    page.locator("#chat-input").fill("half a sentence")
+    site.http.delete(f"/api/sessions/{thread}").raise_for_status()
+    expect(page.locator("#timeline h2")).to_have_text("This thread was deleted")
+    expect(page.locator("#timeline")).to_contain_text("Short-lived")
+    expect(page.locator("#timeline")).not_to_contain_text("soon gone")
+    expect(_row(page, thread)).to_have_count(0)
+    for name in ("#chat", "#inspector", "#reconnecting", "#delete-thread", "#time-travel"):
+        expect(page.locator(name)).to_be_hidden()
+    page.get_by_role("button", name="New conversation with demo").click()
+    expect(page.locator("#chat-input")).to_have_value("half a sentence")
+    expect(page.locator("#user-link")).to_have_text(user)
+    expect(page.locator("#inspector")).to_be_visible()
+
+
+def test_a_key_of_an_app_sees_that_a_thread_was_deleted(page: Page, site: Site, tmp_path: Path) -> None:
+    """The server refuses such a key the connection to a thread that does not exist."""
+
+    async def create_key(engine: Engine) -> str:
+        return (await engine.access.keys.create(permissions=[Permission.READ], app_names=["demo"]))[1]
+
+    key = site.engine(create_key)
+    thread = site.thread(app="demo")
+    with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+        page.add_init_script(f"if (location.protocol === 'http:') sessionStorage.setItem('cognizes.key', '{key}')")
+        page.goto(f"{guarded.url}/#/thread/{thread}")
+        expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_attached()
+        site.http.delete(f"/api/sessions/{thread}").raise_for_status()
+        expect(page.locator("#timeline h2")).to_have_text("This thread was deleted")
+        expect(page.get_by_role("button", name="New conversation with demo")).to_have_count(0)
+        page.get_by_role("link", name="To the start page").click()
+        expect(page.locator(".welcome")).to_be_visible()
+        page.goto("about:blank")
+
+
+def test_a_proxy_that_does_not_find_the_server_deletes_no_thread(page: Page, site: Site) -> None:
+    thread = site.thread()
+    sockets: list[Any] = []
+
+    def connect(socket: Any) -> None:
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    def answer(route: Route) -> None:
+        route.fulfill(status=404, content_type="text/plain", body="404 page not found")
+
+    page.route_web_socket(re.compile(f"/ws/events/{thread}"), connect)
+    page.goto(f"{site.url}/#/thread/{thread}")
+    expect(page.locator(f'#columns[data-thread="{thread}"]')).to_be_attached()
+    events = re.compile(rf"/api/debug/threads/{thread}/events\?")
+    page.route(events, answer)
+    with page.expect_response(events):
+        sockets[0].close(code=1001, reason="the server stops")
+    site.event(thread, "user_message", author="user", text="still here")
+    page.unroute(events, answer)
+    expect(page.locator(".from-user")).to_contain_text("still here")
 
 
 def test_escape_in_a_dialog_closes_only_the_dialog(site: Site, open_thread: OpenThread) -> None:

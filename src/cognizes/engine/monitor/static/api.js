@@ -35,11 +35,12 @@ export function authorization() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-/** An error of a request; `status` is 0 if there is no answer. */
+/** An error of a request; `status` is 0 if there is no answer. `isExplained` says that the answer is the server's, not a proxy's. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, isExplained = false) {
     super(message);
     this.status = status;
+    this.isMissing = status === 404 && isExplained;
   }
 
   /** Whether the same request may succeed later. */
@@ -65,7 +66,8 @@ export async function request(path, { method = "GET", query, json, body, headers
   if (response.status === 401) asking.dispatchEvent(new Event("needed"));
   if (!response.ok) {
     const problem = await response.json().catch(() => null);
-    throw new ApiError(response.status, problem?.detail ?? problem?.title ?? `The server answered ${response.status}.`);
+    const reason = problem?.detail ?? problem?.title;
+    throw new ApiError(response.status, reason ?? `The server answered ${response.status}.`, reason !== undefined);
   }
   return response;
 }

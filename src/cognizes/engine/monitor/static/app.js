@@ -8,7 +8,7 @@ import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
 import { readEvent } from "./event_reading.js";
-import { number, showGrowing } from "./format.js";
+import { number, showGrowing, titleOf } from "./format.js";
 import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
@@ -68,7 +68,7 @@ class Monitor {
       may: (permission) => this._may(permission),
     });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
-    this._chat = new Chat(byId("chat"), { failed: (error) => this._notify(error.message), sending: () => this._beforeSending() });
+    this._chat = new Chat(byId("chat"), { failed: (error) => (this._notify(error.message), this._checkThread(this._cache)), sending: () => this._beforeSending() });
     const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), may: (permission) => this._may(permission), answers: this._answers };
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
     const pages = byId("timeline").querySelector(".pages");
@@ -289,9 +289,28 @@ class Monitor {
 
   /** A thread that cannot be read: why, and a button to try again. */
   _showProblem(error, place) {
+    if (error.isMissing) this._list.remove(place.threadId);
     replace(
       byId("timeline").querySelector(".pages"),
       h("div.empty", {}, icon("warn"), h("h2", {}, "This thread cannot be shown"), h("p", {}, error.message), h("div.buttons", {}, h("button", { type: "button", onclick: () => this._openThread(place) }, "Try again"), h("a", { href: "#/" }, "To the start page"))),
+    );
+    document.title = "Cognizes Monitor";
+  }
+
+  /** The open thread was deleted, for example in another window. What is typed for it goes into a new conversation. */
+  _showDeleted(cache) {
+    if (cache !== this._cache) return;
+    const one = this._summary;
+    const restart = this._isHosted() && h("button.primary", { type: "button", onclick: () => this._newConversation(one.app_name, { user: one.user_id, draftOf: one.thread_id }) }, icon("plus"), `New conversation with ${one.app_name}`);
+    this._list.remove(one.thread_id);
+    this._closeThread();
+    this._chat.open(null);
+    delete byId("columns").dataset.thread;
+    byId("columns").classList.add("is-home");
+    byId("columns").dataset.view = "thread";
+    replace(
+      byId("timeline").querySelector(".pages"),
+      h("div.empty", {}, icon("trash"), h("h2", {}, "This thread was deleted"), h("p", { role: "alert" }, `“${titleOf(one)}” is not stored any more.`), h("div.buttons", {}, restart, h("a", { href: "#/" }, "To the start page"))),
     );
     document.title = "Cognizes Monitor";
   }
@@ -300,8 +319,9 @@ class Monitor {
     const stop = follow(cache.threadId, {
       after: () => cache.last,
       onItem: (payload) => Number.isInteger(payload.sequence_num) && this._catchUp(cache, payload.sequence_num),
-      onOpen: () => this._catchUp(cache, cache.last + 1),
-      onState: (open) => this._showConnection(open),
+      onOpen: () => this._checkThread(cache),
+      // The server also closes the connection when the thread is deleted.
+      onState: (open) => (this._showConnection(open), open || this._checkThread(cache)),
       onRewound: () => this._reopen("The server lost the newest events of this thread in a failover. The thread was read again."),
     });
     const client = new SignalPullClient(url("").replace(/\/$/, ""), cache.threadId, { headers: authorization, prepareUrl: ticketed, history: false });
@@ -332,12 +352,18 @@ class Monitor {
     byId("reconnecting").hidden = open;
   }
 
+  /** Reads what is new in a thread, and notices that it was deleted. */
+  _checkThread(cache) {
+    if (cache) this._catchUp(cache, cache.last + 1);
+  }
+
   async _catchUp(cache, sequence) {
     if (cache !== this._cache) return;
     let fresh;
     try {
       fresh = await cache.catchUp(sequence);
-    } catch {
+    } catch (error) {
+      if (error.isMissing) return this._showDeleted(cache);
       this._soon("catch-up", RETRY_MS, () => this._catchUp(cache, sequence));
       return;
     }
@@ -495,9 +521,11 @@ class Monitor {
 
   // New threads
 
-  async _newConversation(agent = this._list.chosenAgent) {
+  /** Starts a conversation, with what was typed for the thread `draftOf`. */
+  async _newConversation(agent = this._list.chosenAgent, { user = this._list.chosenUser, draftOf = null } = {}) {
     try {
-      const created = await post("api/sessions", { app_name: agent, user_id: this._list.chosenUser });
+      const created = await post("api/sessions", { app_name: agent, user_id: user });
+      if (draftOf) this._chat.moveDraft(draftOf, created.thread_id);
       this._newThread = created.thread_id;
       go({ threadId: created.thread_id });
       this._list.pulse(created.thread_id);

@@ -64,6 +64,12 @@ export class Chat {
     if (this._drafts.size > MOST_DRAFTS) this._drafts.delete(this._drafts.keys().next().value);
   }
 
+  /** Moves what was typed for a thread to another one that is not open yet. */
+  moveDraft(from, to) {
+    this._keepDraft({ thread_id: to }, this._drafts.get(from));
+    this._drafts.delete(from);
+  }
+
   /** Puts a text into the box, ready to be sent or changed. */
   propose(text) {
     this._input.value = text;
