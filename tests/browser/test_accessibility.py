@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -215,6 +216,31 @@ def test_nothing_is_clipped_or_overlaps(page: Page, site: Site, thread: str, wid
     page.goto(f"{site.url}/#/runs")
     expect(page.locator(".runs-table tbody tr").first).to_be_visible()
     assert page.evaluate(_OUTSIDE) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_many_agents_are_a_short_list(page: Page, site: Site, axe: str, scheme: Any, width: int) -> None:
+    """The first has the only prominent button; six have a row, and the others are behind one line."""
+    described = site.get("/agui")
+    more = [{"name": f"agent_{number}", "description": "Answers questions. " * number} for number in range(4)]
+    more += [{"name": "averylongnamewithoutabreak" * 3}, {"name": "last", "description": "The last one"}]
+    described["agents"] += [described["agents"][0] | one for one in more]
+    page.route(re.compile(r"/agui$"), lambda route: route.fulfill(json=described))
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(site.url)
+    expect(page.locator(".welcome button.primary")).to_have_text(["Talk to demo"])
+    expect(page.locator(".agents button:visible")).to_have_count(6)
+    last = page.get_by_role("button", name="Talk to last")
+    expect(last).to_be_hidden()
+    page.locator(".choice summary").focus()
+    page.keyboard.press("Enter")
+    expect(last).to_be_visible()
+    assert page.evaluate(_OUTSIDE) == []
+    _check(page, axe)
+    last.click()
+    expect(page.locator("#thread-head .tag").first).to_have_text("last")
 
 
 @pytest.fixture(scope="module")

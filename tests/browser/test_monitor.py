@@ -440,7 +440,9 @@ class TestChat:
 
     def test_the_agent_and_the_user_can_be_chosen(self, page: Page, site: Site) -> None:
         page.goto(site.url)
-        expect(page.locator(".welcome .buttons button")).to_contain_text(["Talk to demo", "Talk to patient"])
+        expect(page.locator(".welcome button.primary")).to_have_text(["Talk to demo"])
+        patient = page.locator(".welcome").get_by_role("button", name="Talk to patient")
+        expect(patient).to_contain_text("Waits in the middle of its answer.")
         expect(page.locator("#new-agent option")).to_contain_text(["demo", "patient"])
         page.locator("#new-agent").select_option("patient")
         user = f"user-{uuid4().hex[:8]}"
@@ -452,6 +454,9 @@ class TestChat:
         page.goto(f"{site.url}/#/")
         page.get_by_role("button", name="Talk to demo").click()
         expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Message demo")
+        page.goto(f"{site.url}/#/")
+        patient.click()
+        expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Message patient")
 
     def test_reload_in_the_middle(self, site: Site, open_thread: OpenThread) -> None:
         gate = f"gate-{uuid4().hex}"
