@@ -215,7 +215,8 @@ async def test_an_answer_to_a_cancelled_run_is_refused(engine: Engine) -> None:
 
 
 async def test_a_run_that_a_server_continues_next_is_busy(engine: Engine) -> None:
-    session = await engine.sessions.create("demo", "ada")
+    # The server of these tests hosts the agent `demo`, and would continue the run.
+    session = await engine.sessions.create("hosted elsewhere", "ada")
     released = (await begin(engine, session, "released")).run
     await engine.runs.release(released)
     with pytest.raises(ConflictError, match="run released executes on this thread"):
