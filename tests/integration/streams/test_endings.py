@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -15,7 +16,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
 from tests.engine_parts import database_of
-from tests.integration.streams.conftest import PATIENCE, Pair, until
+from tests.integration.streams.conftest import PATIENCE, Pair, next_head, until, watching
 from tests.integration.streams.redis_server import RedisServer
 
 
@@ -454,3 +455,49 @@ async def _has_run_for_long(engine: Engine) -> bool:
         "SELECT pg_postmaster_start_time() < now() - interval '2 s' AND EXISTS (SELECT FROM message_chunks)"
     )
     return found
+
+
+async def test_an_id_is_free_again_if_its_stream_was_interrupted_before_its_first_chunk(pair: Pair) -> None:
+    """Its process was killed after it had opened the stream. A subscriber of the first stream receives the second."""
+    key = StreamKey(thread_uuid(pair.thread_id), "m")
+    await pair.ours.streams.rows.open(
+        key, role="assistant", author="assistant", run_id="r", invocation_id="", owner=uuid4()
+    )
+    async with watching(pair.other, pair.thread_id) as watch:
+        await next_head(watch, "m", status="streaming")
+        with pytest.raises(ConflictError):
+            await pair.ours.stream_message(pair.session, message_id="m").open()
+        await pair.ours.streams.interrupt_run(key.thread_id, "r")
+        await next_head(watch, "m", status="interrupted")
+        assert (await pair.other.streams.read(pair.thread_id, "m")).status is StreamStatus.INTERRUPTED
+        async with pair.ours.stream_message(pair.session, message_id="m", run_id="r") as message:
+            await message.write("at last")
+            await next_head(watch, "m", status="streaming", sequence=1)
+            await until(lambda: _reaches(pair, 1))
+        await next_head(watch, "m", status="completed", sequence=1)
+    page = await pair.other.streams.read(pair.thread_id, "m")
+    assert (page.status, [chunk.delta for chunk in page.chunks]) == (StreamStatus.COMPLETED, ["at last"])
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert (event.id, event.content["text"]) == ("m", "at last")
+
+
+async def test_the_former_owner_of_a_stream_that_was_opened_again_cannot_end_it(pair: Pair) -> None:
+    former = await pair.ours.stream_message(pair.session, message_id="m", run_id="r").open()
+    await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    async with pair.other.stream_message(pair.session, message_id="m", run_id="r") as message:
+        await message.write("new")
+        with pytest.raises(ConflictError, match="another producer"):
+            await former.complete()
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"] == "new"
+
+
+async def test_an_id_whose_stream_left_text_stays_taken(pair: Pair) -> None:
+    message = await pair.ours.stream_message(pair.session, message_id="m", run_id="r").open()
+    await message.write("half")
+    await until(lambda: _reaches(pair, 1))
+    await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    with pytest.raises(ConflictError, match="exists"):
+        await pair.other.stream_message(pair.session, message_id="m", run_id="r").open()
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert (event.content["text"], event.content["interrupted"]) == ("half", True)

@@ -16,7 +16,15 @@ from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.errors import EngineError
 from cognizes.engine.models import Event, JsonObject
 from cognizes.engine.pulse.events import event_from_row
-from cognizes.engine.streams.chunks import CALL_INFIX, THOUGHT_SUFFIX, Chunk, DeltaLog, StreamHead, StreamRow
+from cognizes.engine.streams.chunks import (
+    CALL_INFIX,
+    THOUGHT_SUFFIX,
+    Chunk,
+    DeltaLog,
+    StreamHead,
+    StreamRow,
+    StreamStatus,
+)
 from cognizes.engine.streams.writer import LiveMessage
 
 _RECENT_BYTES = 1024 * 1024
@@ -210,7 +218,7 @@ class ThreadChannel:
         self.is_delayed = False
         self._recent: deque[tuple[Event, int]] | None = None
         self._bytes = 0
-        self._ended: FIFOCache[str, None] | None = None
+        self._ended: FIFOCache[str, bool] | None = None
         self._ends: deque[tuple[int, StreamEnd]] | None = None
         self._ends_dropped = 0
 
@@ -289,6 +297,7 @@ class ThreadChannel:
 
     def add_local(self, live: LiveMessage) -> None:
         digest = live.row.key.address[1]
+        self._forget_end(digest)
         if digest not in self.streams:
             self.streams[digest] = FollowedStream(live.row, live=live)
             self.changed.notify()
@@ -296,8 +305,9 @@ class ThreadChannel:
     def add_open(self, row: StreamRow, *, live: LiveMessage | None, stored_at: int | None) -> FollowedStream | None:
         """Take in an open stream as it is in the database; None if it has ended since."""
         digest = row.key.address[1]
-        if self._ended and digest in self._ended:
+        if self.is_ended(digest):
             return None
+        self._forget_end(digest)
         if (stream := self.streams.get(digest)) is None:
             stream = self.streams[digest] = FollowedStream(row, live=live)
         if stream.stored_at is None:
@@ -312,7 +322,7 @@ class ThreadChannel:
             self._ended = FIFOCache(_ENDED_KEPT)
         if digest in self._ended:
             return
-        self._ended[digest] = None
+        self._ended[digest] = row.status is StreamStatus.COMPLETED or bool(row.final_sequence)
         if known is None and not self.tracks_ends:
             return
         if self._ends is None:
@@ -323,7 +333,12 @@ class ThreadChannel:
             self._ends_dropped += 1
 
     def is_ended(self, digest: str) -> bool:
-        return self._ended is not None and digest in self._ended
+        """Return whether a stream ended for good: one that was interrupted before its first chunk may open again."""
+        return self._ended is not None and self._ended.get(digest, False)
+
+    def _forget_end(self, digest: str) -> None:
+        if self._ended is not None:
+            self._ended.pop(digest, None)
 
     def stream_items(self, position: Position, view: StreamView) -> Iterator[Chunks | StreamEnd]:
         """Yield what is new of streams for a subscriber that has all events, and advance its position."""

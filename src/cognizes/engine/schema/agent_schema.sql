@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 61 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 62 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -7548,6 +7548,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
 -- streams/open_stream.sql
 -- Open a stream for a new message. The status is one of:
 --   opened   the stream is open; a process that retries because the first response was lost gets this too
+--   reopened the stream is open; an earlier stream of this id was interrupted before its first chunk
 --   taken    a stream, a message or an event of this id exists
 --   missing  the thread does not exist
 CREATE OR REPLACE FUNCTION "public".open_stream(
@@ -7573,21 +7574,39 @@ BEGIN
     VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
             clock_timestamp() + p_lease, open_stream.began_after)
     ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
-    IF NOT FOUND THEN
-        status := CASE WHEN EXISTS (
-            SELECT FROM "public".message_streams s
-             WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
-               AND s.owner = p_owner AND s.status = 'streaming'
-        ) THEN 'opened' ELSE 'taken' END;
+    IF FOUND THEN
+        status := 'opened';
+    ELSIF EXISTS (
+        SELECT FROM "public".message_streams s
+         WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+           AND s.owner = p_owner AND s.status = 'streaming'
+    ) THEN
+        status := 'opened';
         RETURN;
+    ELSE
+        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it nor
+        -- extend its lease, because the row has another owner, and without a lease it does not write a first chunk. A
+        -- stream that is still open is not taken over, even if its lease has expired: its chunks may be in Redis.
+        UPDATE "public".message_streams s
+           SET role = p_role, author = p_author, run_id = p_run_id, invocation_id = p_invocation_id, owner = p_owner,
+               status = 'streaming', lease_expires_at = clock_timestamp() + p_lease,
+               began_after = open_stream.began_after, final_sequence = NULL, chunk_lengths = NULL,
+               created_at = clock_timestamp(), ended_at = NULL
+         WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+           AND s.status = 'interrupted' AND s.final_sequence = 0
+           AND NOT EXISTS (SELECT FROM "public".message_chunks c
+                            WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id));
+        status := CASE WHEN FOUND THEN 'reopened' ELSE 'taken' END;
+        IF status = 'taken' THEN
+            RETURN;
+        END IF;
     END IF;
     PERFORM "public".notify_stream(p_thread_id, p_message_id, 0, 'streaming');
-    status := 'opened';
 END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/open_stream.sql', 0, '47f70d260ddab4c21efbdf2b75fa4ca4a1c417202551930f32c256035778e2bc', '0.2.0')
+VALUES ('streams/open_stream.sql', 0, 'e5e991d49413cb688c3b8df39a89459a00c8a1bf24e1c90c9d9b351b0098e650', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7703,5 +7722,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 61 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 62 WHERE number = 0;
 COMMIT;

@@ -173,13 +173,13 @@ class StreamEndings:
                     status = ending.status if row.owner == self._owner else StreamStatus.COMPLETED
                     ending, is_stored = await self._fit(row, replace(ending, status=status)), True
                 case "alive" | "lost":
-                    await self._unfreeze(row.key)
+                    await self.unfreeze(row.key)
                     break
                 case _:
                     break
         return self._after_end(row, ending, answer)
 
-    async def _unfreeze(self, key: StreamKey) -> None:
+    async def unfreeze(self, key: StreamKey) -> None:
         """Let the producer write on: now, or when the freeze has expired."""
         try:
             await self._backend.unfreeze(key)

@@ -134,7 +134,8 @@ class StreamReader:
         if (cached := self._finished.get(key)) is not None:
             return cached
         message = await self._read_finished(key)
-        if message is not None and message.weight <= _CACHED_BYTES:
+        # A stream without text may be opened again.
+        if message is not None and 0 < message.weight <= _CACHED_BYTES:
             self._finished[key] = message
         return message
 
@@ -337,10 +338,12 @@ class MessageStreams:
             check_name("run_id", run_id)
         if role not in ROLES:
             raise InvalidInputError(f"{role!r} is not a role; use one of {', '.join(ROLES)}")
-        app_name, began_after = await self.rows.open(
+        opened = await self.rows.open(
             key, role=role, author=author, run_id=run_id, invocation_id=invocation_id, owner=owner
         )
-        return StreamRow(key, role, author, run_id, owner=owner, began_after=began_after), app_name
+        if opened.is_reopened:
+            await self.endings.unfreeze(key)
+        return StreamRow(key, role, author, run_id, owner=owner, began_after=opened.began_after), opened.app_name
 
     # Writing, by producers without an object
 

@@ -47,6 +47,15 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class OpenedStream:
+    """The app and the head of the thread of a stream that is open. A reopened one had been interrupted without text."""
+
+    app_name: str
+    began_after: int
+    is_reopened: bool
+
+
+@dataclass(frozen=True)
 class EndAnswer:
     """The result of ending a stream; `answer` is a status of the SQL function `end_stream`."""
 
@@ -75,8 +84,8 @@ class StreamRows:
 
     async def open(
         self, key: StreamKey, *, role: str, author: str, run_id: str | None, invocation_id: str, owner: UUID | None
-    ) -> tuple[str, int]:
-        """Insert the row of a new stream; return the app name and the thread's head."""
+    ) -> OpenedStream:
+        """Insert the row of a new stream, or reopen one that was interrupted before its first chunk."""
 
         async def call() -> asyncpg.Record | None:
             lease = self._idle if owner is None else self._lease
@@ -94,7 +103,7 @@ class StreamRows:
                 f"the message {_short(key.message_id)} exists or is being written by another producer; "
                 "omit the message_id or choose another"
             )
-        return row["app_name"], row["began_after"]
+        return OpenedStream(row["app_name"], row["began_after"], is_reopened=row["status"] == "reopened")
 
     async def end(
         self,

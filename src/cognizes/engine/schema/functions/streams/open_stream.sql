@@ -1,5 +1,6 @@
 -- Open a stream for a new message. The status is one of:
 --   opened   the stream is open; a process that retries because the first response was lost gets this too
+--   reopened the stream is open; an earlier stream of this id was interrupted before its first chunk
 --   taken    a stream, a message or an event of this id exists
 --   missing  the thread does not exist
 CREATE OR REPLACE FUNCTION {schema}.open_stream(
@@ -25,15 +26,33 @@ BEGIN
     VALUES (p_thread_id, p_message_id, open_stream.app_name, p_role, p_author, p_run_id, p_invocation_id, p_owner,
             clock_timestamp() + p_lease, open_stream.began_after)
     ON CONFLICT (thread_id, md5(message_id)) DO NOTHING;
-    IF NOT FOUND THEN
-        status := CASE WHEN EXISTS (
-            SELECT FROM {schema}.message_streams s
-             WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
-               AND s.owner = p_owner AND s.status = 'streaming'
-        ) THEN 'opened' ELSE 'taken' END;
+    IF FOUND THEN
+        status := 'opened';
+    ELSIF EXISTS (
+        SELECT FROM {schema}.message_streams s
+         WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+           AND s.owner = p_owner AND s.status = 'streaming'
+    ) THEN
+        status := 'opened';
         RETURN;
+    ELSE
+        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it nor
+        -- extend its lease, because the row has another owner, and without a lease it does not write a first chunk. A
+        -- stream that is still open is not taken over, even if its lease has expired: its chunks may be in Redis.
+        UPDATE {schema}.message_streams s
+           SET role = p_role, author = p_author, run_id = p_run_id, invocation_id = p_invocation_id, owner = p_owner,
+               status = 'streaming', lease_expires_at = clock_timestamp() + p_lease,
+               began_after = open_stream.began_after, final_sequence = NULL, chunk_lengths = NULL,
+               created_at = clock_timestamp(), ended_at = NULL
+         WHERE s.thread_id = p_thread_id AND md5(s.message_id) = md5(p_message_id) AND s.message_id = p_message_id
+           AND s.status = 'interrupted' AND s.final_sequence = 0
+           AND NOT EXISTS (SELECT FROM {schema}.message_chunks c
+                            WHERE c.thread_id = p_thread_id AND md5(c.message_id) = md5(p_message_id));
+        status := CASE WHEN FOUND THEN 'reopened' ELSE 'taken' END;
+        IF status = 'taken' THEN
+            RETURN;
+        END IF;
     END IF;
     PERFORM {schema}.notify_stream(p_thread_id, p_message_id, 0, 'streaming');
-    status := 'opened';
 END
 $$;
