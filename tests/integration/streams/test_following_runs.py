@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ag_ui.core import BaseEvent
 
-from cognizes.engine.agui.observation import started
+from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.engine_parts import observer_of
 from tests.integration.streams.conftest import PATIENCE, Pair, until
@@ -19,16 +19,16 @@ from tests.unittests.agui.legality import assert_legal
 class Following:
     """What an observer in the other process was told so far."""
 
-    def __init__(self, pair: Pair, run_id: str) -> None:
+    def __init__(self, pair: Pair, run_id: str, observation: Observation | None = None) -> None:
         self.frames: list[dict[str, Any]] = []
-        self._pair = pair
-        self._run_id = run_id
-        self.task = asyncio.create_task(self._follow())
+        self.numbers: list[int | None] = []
+        first = started(pair.thread_id, run_id)
+        of_thread = observer_of(pair.other).observe_thread(thread_uuid(pair.thread_id), first)
+        self.task = asyncio.create_task(self._follow(observation or of_thread))
 
-    async def _follow(self) -> None:
-        first = started(self._pair.thread_id, self._run_id)
-        observation = observer_of(self._pair.other).observe_thread(thread_uuid(self._pair.thread_id), first)
-        async for _, frame in observation:
+    async def _follow(self, observation: Observation) -> None:
+        async for number, frame in observation:
+            self.numbers.append(number)
             self.frames.append(_plain(frame))
 
     async def end(self) -> list[dict[str, Any]]:
@@ -219,6 +219,33 @@ async def test_an_interrupted_message_is_closed(pair: Pair, tasks: list[Followin
     frames = await late.end()
     assert late.snapshot[-1]["content"] + "".join(late.deltas) == "half"
     assert frames[-1]["type"] == "RUN_ERROR"
+
+
+async def test_the_events_of_a_cancelled_run_contain_what_its_process_stores_later(
+    pair: Pair, tasks: list[Following]
+) -> None:
+    """The cancellation of another process is stored before the executing process stores its text so far."""
+    run = await pair.ours.runs.create(pair.session, run_id="r", running=True)
+    silent = await pair.ours.streams.write_message(pair.session, message_id="silent", run_id="r").open()
+    message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
+    await message.write("half")
+    await pair.other.runs.cancel(pair.thread_id, run.id)
+    observer = observer_of(pair.other)
+    tasks.append(live := Following(pair, "r", observer.observe_run("r")))
+    await until(lambda: _is(bool(live.frames)))
+    await message.abort()
+    await silent.abort()
+    # The same for a reader that comes later, and for one that resumes after the last frame.
+    tasks.append(late := Following(pair, "r", observer.observe_run("r")))
+    tasks.append(resumed := Following(pair, "r", observer.observe_run("r", after=3)))
+    for following in (live, late):
+        frames = await following.end()
+        assert following.deltas == ["half"]
+        assert (frames[-1]["type"], frames[-1]["outcome"]["type"]) == ("RUN_FINISHED", "cancelled")
+        assert following.numbers[-1] == 3
+    frames = await resumed.end()
+    assert (resumed.snapshot[-1]["content"], resumed.deltas) == ("half", [])
+    assert frames[-1]["type"] == "RUN_FINISHED"
 
 
 async def _written(pair: Pair, sequence: int, message_id: str = "m") -> bool:

@@ -19,7 +19,7 @@ from cognizes.engine.agui.snapshot import History, Snapshot, read_history
 from cognizes.engine.agui.stream_translator import StreamTranslator
 from cognizes.engine.agui.translator import Translator
 from cognizes.engine.errors import NotFoundError
-from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd
+from cognizes.engine.feed import Chunks, Feed, FeedItem, Notification, StreamEnd, StreamView
 from cognizes.engine.models import Event, RunStatus
 from cognizes.engine.pulse.events import EventLog
 from cognizes.engine.pulse.session_store import SessionStore, thread_uuid
@@ -84,9 +84,11 @@ class Observer:
         """Yield the frames of a run's stored events after a sequence until it ends; the run may not exist yet."""
         translator: Translator | None = None
         recalled = Snapshot()
-        async with aclosing(self._feed.events_of_run(run_id, thread_id=thread_id)) as events:
+        reached = 0
+        async with aclosing(self._events_until_end(run_id, thread_id)) as events:
             async for event in events:
                 sequence = event.sequence_num or 0
+                reached = max(reached, sequence)
                 if translator is None:
                     thread = thread_uuid(event.thread_id)
                     state = (await self._time_travel.at(thread, sequence=max(sequence - 1, after))).state
@@ -101,8 +103,38 @@ class Observer:
                 frames = translator.translate(event)
                 for number, frame in enumerate(frames, 1):
                     # A reader that has the last frame of an event has all frames up to that event.
-                    yield sequence if number == len(frames) else None, frame
+                    yield reached if number == len(frames) else None, frame
                 if translator.has_ended:
+                    return
+
+    async def _events_until_end(self, run_id: str, thread_id: UUID | None) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run. A cancellation comes after what the process of the run stores when it stops."""
+        async with aclosing(self._feed.events_of_run(run_id, thread_id=thread_id)) as events:
+            async for event in events:
+                if event.event_type == "run_cancelled":
+                    async with aclosing(self._events_after_cancellation(event)) as later_events:
+                        async for later in later_events:
+                            yield later
+                yield event
+
+    async def _events_after_cancellation(self, cancelled: Event) -> AsyncGenerator[Event, None]:
+        """Yield the events that a cancelled run has behind its cancellation, until none of its streams is open."""
+        thread, reached = thread_uuid(cancelled.thread_id), cancelled.sequence_num or 0
+        head = (await self._sessions.get_thread(thread)).last_sequence
+        streaming: set[str] = set()
+        async with aclosing(self._feed.follow(thread, reached, streams=StreamView.HEADS)) as pages:
+            async for items in pages:
+                for item in items:
+                    match item:
+                        case Event():
+                            reached = item.sequence_num or reached
+                            if item.run_id == cancelled.run_id:
+                                yield item
+                        case Chunks() if item.head.run_id == cancelled.run_id:
+                            streaming.add(item.head.message_id)
+                        case StreamEnd():
+                            streaming.discard(item.head.message_id)
+                if reached >= head and not streaming:
                     return
 
     async def _read(self, thread: UUID) -> History:
