@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 
@@ -50,3 +51,23 @@ async def test_with_a_longer_timeout_every_request_is_served(database_url: str) 
         done = await asyncio.gather(*(work(number) for number in range(CLIENTS)))
         assert done == [[201, 200, 200]] * CLIENTS
         assert (await client.get(path)).json()["last_sequence"] == CLIENTS
+
+
+async def test_a_run_of_an_agent_that_cannot_begin_is_answered_503(database_url: str) -> None:
+    settings = {"pool_size": 2, "pool_timeout": 0.5, "demo_token_seconds": 0}
+    async with Engine.open(database_url, **settings) as engine:
+        app = create_app(engine=engine, agents=["demo"])
+        await app.state.agents.start()
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        run: dict[str, Any] = {
+            "threadId": "t", "runId": "r", "protocolVersion": "1.0", "state": {}, "tools": [], "context": [],
+            "forwardedProps": {}, "messages": [{"id": "m", "role": "user", "content": "hello"}],
+        }  # fmt: skip
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=None) as client:
+            database = database_of(engine)
+            async with database.connection(), database.connection():
+                refused = await client.post("/agui/demo", json=run)
+            assert (refused.status_code, int(refused.headers["retry-after"]) >= 1) == (503, True)
+            assert (await client.get("/api/runs/r")).status_code == 404
+            assert "RUN_FINISHED" in (await client.post("/agui/demo", json=run)).text
+        await app.state.agents.close()

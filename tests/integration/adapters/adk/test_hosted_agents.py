@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,11 +46,13 @@ from google.adk.workflow import START, Workflow, node
 from google.genai import types
 
 from cognizes.engine import Engine
+from cognizes.engine.adapters.adk.agent import ActiveTurn, HostedSessionService
 from cognizes.engine.adapters.loading import host as host_object
 from cognizes.engine.agui.snapshot import read_history
-from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
+from cognizes.engine.errors import InvalidInputError, PermissionDeniedError, PoolTimeoutError
 from cognizes.engine.hosting import AgentHost
 from cognizes.engine.pulse.session_store import thread_uuid
+from tests.engine_parts import database_of
 
 from .scripted_model import ScriptedModel, call
 
@@ -118,6 +121,26 @@ async def test_the_memory_service_is_that_of_the_user(engine: Engine) -> None:
         frames = await turn(host, "t3", "And I?", user="eve")
         (found,) = [frame.content for frame in frames if isinstance(frame, ToolCallResultEvent)]
         assert "green tea" not in str(found)
+
+
+async def test_the_read_of_a_run_that_begins_waits_for_a_connection(database_url: str) -> None:
+    async with Engine.open(database_url, pool_size=2, pool_timeout=0.2, retry_seconds=120) as engine:
+        service, database = HostedSessionService(engine), database_of(engine)
+        session = await engine.sessions.create("keeper", "ada")
+        service.active["keeper", "ada", session.id] = ActiveTurn("run")
+        names = {"app_name": "keeper", "user_id": "ada"}
+        async with database.connection(), database.connection():
+            reading = asyncio.create_task(service.get_session(**names, session_id=session.id))
+            while not database.waiting:
+                await asyncio.sleep(0)
+            # A request gets the error before its run begins, and the server answers 503. `reading` failed before it.
+            for _ in range(2):
+                with pytest.raises(PoolTimeoutError):
+                    await service.get_session(**names, session_id="of no run")
+            assert not reading.done()
+        found = await asyncio.wait_for(reading, 120)
+        assert found is not None
+        assert found.id == session.id
 
 
 COLOUR = {"description": "A colour, in any form."}

@@ -20,6 +20,7 @@ from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignor
 from google.adk.apps.app import App
 from google.adk.events.event import Event
 from google.adk.runners import Runner
+from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from google.genai import types
@@ -42,13 +43,16 @@ from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, ma
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
 from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
+from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     AlreadyExistsError,
+    DatabaseUnavailableError,
     DuplicateEventError,
     EngineError,
     InvalidInputError,
+    PoolTimeoutError,
 )
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn, client_state_delta
 from cognizes.engine.models import JsonObject, Run
@@ -60,6 +64,7 @@ from cognizes.engine.timeline.event_reading import AGUI_PARTS, TEXT_FORMAT
 logger = logging.getLogger(__name__)
 
 _REMOTE_AGENT = "google.adk.agents.remote_a2a_agent"
+_UNAVAILABLE = (DatabaseUnavailableError, PoolTimeoutError)
 
 
 @dataclass(frozen=True)
@@ -434,6 +439,21 @@ class HostedSessionService(OpenSessionService):
     @override
     async def close(self) -> None:
         """Do nothing: the server closes its engine."""
+
+    @override
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """Return a session. A read for ADK's runner is retried, because its error would fail the run."""
+        read = partial(super().get_session, app_name=app_name, user_id=user_id, session_id=session_id, config=config)
+        try:
+            return await read()
+        except _UNAVAILABLE as error:
+            if (app_name, user_id, session_id) not in self.active:
+                raise
+            # Waiting for a connection may have taken all of this time: it counts from the first failure.
+            seconds = self._hosting_engine.settings.retry_seconds
+            return await retry_while_unavailable(read, seconds=seconds, errors=_UNAVAILABLE, failed=error)
 
     @override
     async def append_event(self, session: Session, event: Event) -> Event:
