@@ -986,7 +986,7 @@ export interface NewEpisode {
 
 /** An event to append. `actions.state_delta` changes state; `{"$delete": true}` as a value deletes the key. */
 export interface NewEvent {
-  id?: string;
+  id?: string | null;
   author: string;
   event_type: string;
   /** A text, a list of parts, or what another kind of event holds. Unknown keys are stored. */
@@ -1020,7 +1020,7 @@ export interface NewEvent {
     state_delta?: Record<string, unknown>;
     [name: string]: unknown;
   };
-  invocation_id?: string;
+  invocation_id?: string | null;
   run_id?: string | null;
   expected_version?: number | null;
 }

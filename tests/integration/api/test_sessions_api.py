@@ -108,6 +108,15 @@ async def test_append_resend_and_conflict(client: httpx.AsyncClient, engine: Eng
     assert await database_of(engine).pool.fetchval("SELECT count(*) FROM events") == 2
 
 
+async def test_null_for_an_optional_field_of_an_event_means_that_it_is_absent(client: httpx.AsyncClient) -> None:
+    thread = (await new_session(client))["thread_id"]
+    absent = dict.fromkeys(("id", "invocation_id", "run_id", "expected_version"))
+    answer = await append(client, thread, content={"text": "hi"}, **absent)
+    assert (answer.status_code, bool(answer.json()["id"])) == (201, True)
+    (event,) = (await client.get(f"/api/sessions/{thread}/events")).json()["events"]
+    assert (event["id"], event["invocation_id"], event["run_id"]) == (answer.json()["id"], "", None)
+
+
 async def test_events_are_read_after_a_sequence_and_recent(client: httpx.AsyncClient) -> None:
     thread = (await new_session(client))["thread_id"]
     for number in range(1, 6):

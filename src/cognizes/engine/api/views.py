@@ -128,12 +128,12 @@ class Fork(Body):
 class NewEvent(Body):
     """An event to append. `actions.state_delta` changes state; `{"$delete": true}` as a value deletes the key."""
 
-    id: str = ""
+    id: str | None = None
     author: str
     event_type: str = Field(min_length=1)
     content: EventContent = Field(default_factory=dict)
     actions: EventActions = Field(default_factory=dict)
-    invocation_id: str = ""
+    invocation_id: str | None = None
     run_id: str | None = None
     expected_version: int | None = Field(default=None, ge=0, le=2**62)
 

@@ -120,9 +120,9 @@ async def fork_session(thread_id: ThreadId, engine: CurrentEngine, body: Fork | 
 async def append_event(thread_id: ThreadId, body: NewEvent, engine: CurrentEngine, caller: Caller) -> Response:
     """Append an event. A resend with the same id and content is stored once. An end user's author is `user`."""
     event = Event(
-        id=body.id,
+        id=body.id or "",
         thread_id=str(thread_id),
-        invocation_id=body.invocation_id,
+        invocation_id=body.invocation_id or "",
         author=body.author,
         event_type=body.event_type,
         content=body.content,
