@@ -269,9 +269,9 @@ async def test_no_task_waits_for_a_free_connection(database_url: str) -> None:
     pool = await asyncpg.create_pool(database_url, min_size=1, max_size=2)
     async with pool:
         database = Database(pool)
-        assert not database.has_waiters
+        assert not database.waiting
         async with database.connection():
-            assert not database.has_waiters
+            assert not database.waiting
 
 
 async def test_a_stale_fence_refuses_only_its_own_item_of_a_batch(engine: Engine) -> None:

@@ -1,9 +1,9 @@
-"""What the adapters that store a framework's conversation in a session share: columns of new events, safe writes."""
+"""What the adapters that store a framework's conversation in a session share: new events, safe writes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -16,59 +16,16 @@ from cognizes.engine.database.notifications import DEFAULT_CHANNEL
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import LeaseLostError
 from cognizes.engine.models import Event, JsonObject, new_id
-from cognizes.engine.pulse.events import ScopedDelta, append_item
+from cognizes.engine.pulse.events import EventColumns
 from cognizes.engine.pulse.group_commit import event_notification
 from cognizes.engine.pulse.sessions import fence_of_thread
-from cognizes.engine.settings import Settings
 
 _Result = TypeVar("_Result")
-_NO_DELTA = ScopedDelta()
-
-
-@dataclass(frozen=True)
-class EventColumns:
-    """The columns of new events, one list each, in the order of the arguments of the SQL functions."""
-
-    ids: list[str]
-    authors: list[str]
-    kinds: list[str]
-    contents: list[str]
-    roles: list[str | None]
-    texts: list[str | None]
-    message_ids: list[str | None]
-
-    def arguments(self) -> tuple[list[str] | list[str | None], ...]:
-        return self.ids, self.authors, self.kinds, self.contents, self.roles, self.texts, self.message_ids
 
 
 def new_event(kind: str, *, author: str, content: JsonObject) -> Event:
     """Return an event with an id, so that a second attempt to store it is recognized."""
     return Event(id=str(new_id()), thread_id="", invocation_id="", author=author, event_type=kind, content=content)
-
-
-def event_columns(events: Iterable[Event], settings: Settings) -> EventColumns:
-    """Return the columns of events, after the checks of every append: names, depth, size."""
-    nowhere = UUID(int=0)
-    items = [
-        append_item(
-            event,
-            _NO_DELTA,
-            thread_id=nowhere,
-            expected_version=None,
-            max_bytes=settings.max_event_bytes,
-            max_depth=settings.max_json_depth,
-        )
-        for event in events
-    ]
-    return EventColumns(
-        ids=[item.event_id for item in items],
-        authors=[item.author for item in items],
-        kinds=[item.event_type for item in items],
-        contents=[item.content for item in items],
-        roles=[item.role for item in items],
-        texts=[item.text for item in items],
-        message_ids=[item.message_id for item in items],
-    )
 
 
 def event_of_row(row: asyncpg.Record) -> Event:

@@ -85,7 +85,8 @@ class Database:
         self.page_bytes = page_bytes
         self.queries = Queries(schema)
         self._pool_timeout = pool_timeout
-        self._waiting = 0
+        self.waiting = 0
+        """The number of tasks that wait for a connection."""
         self._tenant_pool: asyncpg.Pool[Any] | None = None
         self._limits_statements = False
         self._tenant_statements: dict[str, str | None] = {}
@@ -101,15 +102,6 @@ class Database:
         """Note that a caller has received an event: reads on replicas must see it."""
         if self.gate is not None:
             self.gate.note(thread_id, sequence)
-
-    @property
-    def has_waiters(self) -> bool:
-        return self._waiting > 0
-
-    @property
-    def waiting(self) -> int:
-        """The number of tasks that wait for a connection."""
-        return self._waiting
 
     @property
     def pools(self) -> dict[str, asyncpg.Pool[Any]]:
@@ -178,7 +170,7 @@ class Database:
         """Return a connection, to be returned with `release`; `PoolTimeoutError` when none is free in time."""
         pool = self._pool(for_tenants=for_tenants)
         self._release_idle(pool, for_tenants=for_tenants)
-        self._waiting += 1
+        self.waiting += 1
         measured = TELEMETRY.instruments
         started = time.perf_counter() if measured is not None else 0.0
         try:
@@ -205,7 +197,7 @@ class Database:
                 raise EngineClosedError("the engine is closed; open it again, or open another one") from error
             raise translate(error) from error
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     async def release(
         self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
@@ -524,7 +516,7 @@ class ReusedConnection:
             raise
         finally:
             self._is_in_use = False
-        if self._database.has_waiters or self._release_after_use:
+        if self._database.waiting or self._release_after_use:
             self._release()
         elif self._timer is None:
             self._start_timer()

@@ -38,9 +38,8 @@ from cognizes.engine.hosting.agent import (
 from cognizes.engine.hosting.hosted_run import HostedRun, RunExecutor
 from cognizes.engine.hosting.inputs import PromptAttachments, check_attachments
 from cognizes.engine.hosting.recovery import RunRecovery
-from cognizes.engine.models import Event, JsonObject, Run, RunStatus, RunWait, Session, new_id, new_thread_id, user_slot
-from cognizes.engine.pulse.events import ScopedDelta, append_item, check_name, check_text, join_state
-from cognizes.engine.pulse.group_commit import AppendItem
+from cognizes.engine.models import JsonObject, Run, RunStatus, RunWait, Session, new_id, new_thread_id, user_slot
+from cognizes.engine.pulse.events import check_name, check_text, event_columns, join_state
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import RunFence
 from cognizes.engine.runs.run_rows import checked_document, run_from_row
@@ -49,7 +48,6 @@ from cognizes.engine.telemetry import current_traceparent
 
 _DISCONNECT_SECONDS = 2.0
 _BUSY_SECONDS = 1.0
-_NO_THREAD = UUID(int=0)
 
 
 class AgentHost:
@@ -148,7 +146,7 @@ class AgentHost:
                 # The input may be late: a run of another server has answered the same question.
                 session = await self._engine.sessions.get(*key)
                 if session and (elsewhere := await self._find_active_run(key[0], thread_uuid(session.thread_id))):
-                    raise executes_on_thread(elsewhere) from error
+                    raise ThreadBusyError(elsewhere) from error
                 raise
             if any(isinstance(message.content, list) for message in turn.new_messages):
                 attachments = attachments or PromptAttachments(self._engine, Session(key[2], key[0], key[1]), room=0)
@@ -189,7 +187,7 @@ class AgentHost:
             # The server may notice a moment later that the client of that run has left.
             limit = _DISCONNECT_SECONDS if active.cancels_on_disconnect else 0.0
             if not await active.wait(timeout=limit):
-                raise executes_on_thread(active.run_id)
+                raise ThreadBusyError(active.run_id)
         await active.wait()
 
     async def _end_elsewhere(self, key: ThreadKey, busy: ThreadBusyError, on_busy: OnBusy) -> None:
@@ -482,11 +480,6 @@ class ThreadBusyError(ConflictError):
         self.is_waiting = wait is not None
 
 
-def executes_on_thread(run_id: str) -> ThreadBusyError:
-    """Return the error for a second run on a thread."""
-    return ThreadBusyError(run_id)
-
-
 @dataclass(frozen=True)
 class BegunRun:
     """A run that has begun: its session, its turn, and the sequence number of its first event."""
@@ -526,8 +519,8 @@ async def begin_hosted(
     """
     runs, settings = engine.runs, engine.settings
     app_name, user_id = check_name("app_name", key[0]), check_name("user_id", key[1])
-    items = [_item(engine, event) for event in turn.events]
-    if len({item.event_id for item in items}) < len(items):
+    columns = event_columns(turn.events, settings)
+    if len(set(columns.ids)) < len(columns.ids):
         raise InvalidInputError("two messages of the input have one id; give every message an id of its own")
     state = dump_jsonb(turn.initial_state) if turn.initial_state else None
     if state is not None:
@@ -554,13 +547,7 @@ async def begin_hosted(
         list(answered),
         withdraws,
         current_traceparent(),
-        [item.event_id for item in items],
-        [item.author for item in items],
-        [item.event_type for item in items],
-        [item.content for item in items],
-        [item.role for item in items],
-        [item.text for item in items],
-        [item.message_id for item in items],
+        *columns.arguments(),
         settings.snapshot_every,
         settings.max_state_bytes,
     )
@@ -594,17 +581,6 @@ async def begin_hosted(
         event.thread_id, event.run_id, event.invocation_id = run.thread_id, run.id, run.id
     begun = turn.begun(session, is_branched=row["is_branched"])
     return BegunRun(run, session, begun, row["begun_sequence"])
-
-
-def _item(engine: Engine, event: Event) -> AppendItem:
-    return append_item(
-        event,
-        ScopedDelta(),
-        thread_id=_NO_THREAD,
-        expected_version=None,
-        max_bytes=engine.settings.max_event_bytes,
-        max_depth=engine.settings.max_json_depth,
-    )
 
 
 def check_session_id(session_id: str) -> str:

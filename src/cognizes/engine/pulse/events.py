@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from uuid import UUID
@@ -36,6 +36,7 @@ from cognizes.engine.models import (
     new_id,
 )
 from cognizes.engine.pulse.group_commit import AppendItem
+from cognizes.engine.settings import Settings
 
 STREAMED_KINDS: Final = frozenset({"text_start", "text_delta", "text_end", "thought_delta"})
 """Kinds that `streams/` carries. They are never stored as events, so a thousand tokens become one message."""
@@ -324,6 +325,47 @@ def append_item(
     if item.size > max_bytes:
         raise LimitExceededError("the event", size=item.size, limit=max_bytes, setting="COGNIZES_MAX_EVENT_BYTES")
     return item
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """The columns of new events, one list each, in the order of the arguments of the SQL functions."""
+
+    ids: list[str]
+    authors: list[str]
+    kinds: list[str]
+    contents: list[str]
+    roles: list[str | None]
+    texts: list[str | None]
+    message_ids: list[str | None]
+
+    def arguments(self) -> tuple[list[str] | list[str | None], ...]:
+        return self.ids, self.authors, self.kinds, self.contents, self.roles, self.texts, self.message_ids
+
+
+def event_columns(events: Iterable[Event], settings: Settings) -> EventColumns:
+    """Return the columns of events, after the checks of every append: names, depth, size."""
+    nowhere, no_delta = UUID(int=0), ScopedDelta()
+    items = [
+        append_item(
+            event,
+            no_delta,
+            thread_id=nowhere,
+            expected_version=None,
+            max_bytes=settings.max_event_bytes,
+            max_depth=settings.max_json_depth,
+        )
+        for event in events
+    ]
+    return EventColumns(
+        ids=[item.event_id for item in items],
+        authors=[item.author for item in items],
+        kinds=[item.event_type for item in items],
+        contents=[item.content for item in items],
+        roles=[item.role for item in items],
+        texts=[item.text for item in items],
+        message_ids=[item.message_id for item in items],
+    )
 
 
 def dump_usage(usage: TokenUsage) -> str:

@@ -218,17 +218,15 @@ class Runs(RunReader):
     async def claim_one(self, thread_id: str | UUID, run_id: str, *, worker_id: str | None = None) -> Run:
         """Claim one pending run, whatever its handler. `ConflictError` when it is not pending."""
         self.leases.start()
-        return await self._claim_one(
-            thread_uuid(thread_id), run_id, worker_id or self.worker_id, lease=self.leases.duration
-        )
+        thread, worker = thread_uuid(thread_id), worker_id or self.worker_id
+        return await self._claim_one(thread, run_id, worker, lease=self.leases.duration)
 
     async def _claim_one(
         self, thread_id: UUID, run_id: str, worker_id: str, *, lease: timedelta, from_waiting: bool = False
     ) -> Run:
         event_id = str(new_id())
-        run = await self._write_run(
-            thread_id, event_id, "claim_run", thread_id, run_id, worker_id, lease, event_id, from_waiting
-        )
+        arguments = thread_id, run_id, worker_id, lease, event_id, from_waiting
+        run = await self._write_run(thread_id, event_id, "claim_run", *arguments)
         if run is not None:
             observe_claim(run.attempt, run.claimable_since, run.started_at)
             return run

@@ -12,10 +12,8 @@ from agents import SessionSettings, TResponseInputItem
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from cognizes.engine.adapters.conversations import (
-    EventColumns,
     WriteAttempt,
     check_status,
-    event_columns,
     event_of_row,
     fence_arguments,
     notify_events,
@@ -33,7 +31,7 @@ from cognizes.engine.adapters.openai_agents.items import (
 )
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import Event, new_id
-from cognizes.engine.pulse.events import check_name, check_text
+from cognizes.engine.pulse.events import EventColumns, check_name, check_text, event_columns
 from cognizes.engine.pulse.session_store import SessionAppend
 from cognizes.engine.settings import Settings
 
