@@ -1,15 +1,21 @@
-"""An agent that asks a manager before it refunds: the answer is the result of a long-running tool of the server."""
+"""Agents of a server with keys: one asks a manager before it refunds, the other reads a session of another app.
+
+The answer of the manager is the result of a long-running tool of the server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from ag_ui.core import BaseEvent, RunAgentInput, TextMessageContentEvent, TextMessageEndEvent, TextMessageStartEvent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
+
+from cognizes.engine.hosting import RunContext
 
 
 class CautiousModel(BaseLlm):
@@ -34,3 +40,11 @@ def ask_manager() -> dict[str, str]:
 
 
 cautious = LlmAgent(name="cautious", model=CautiousModel(), tools=[LongRunningFunctionTool(ask_manager)])
+
+
+async def curious(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
+    """Say what it finds of a session of the app `other`."""
+    found = await context.engine.sessions.get("other", "ada", "s")
+    yield TextMessageStartEvent(message_id="m", role="assistant")
+    yield TextMessageContentEvent(message_id="m", delta=f"found {found}")
+    yield TextMessageEndEvent(message_id="m")

@@ -11,9 +11,10 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.api.main import create_app
-from cognizes.engine.database import Database
 from tests.engine_parts import database_of
 from tests.integration.access.conftest import Guarded
+
+AGENTS = ["demo", "tests.integration.access.agents:cautious", "tests.integration.access.agents:curious"]
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ async def hosting(database_url: str) -> AsyncIterator[Guarded]:
     async with Engine.open(database_url, auth="required", demo_token_seconds=0) as engine:
         assert database_of(engine).has_row_level_security
         guarded = Guarded(engine)
-        guarded.app = create_app(engine=engine, agents=["demo", "tests.integration.access.agents:cautious"])
+        guarded.app = create_app(engine=engine, agents=AGENTS)
         guarded.transport = httpx.ASGITransport(app=guarded.app, raise_app_exceptions=False)
         await guarded.app.state.agents.start()
         yield guarded
@@ -36,17 +37,7 @@ def said(text: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(
-    hosting: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    acted_for: set[Any] = set()
-    fetch = Database.fetch
-
-    async def noted(database: Database, *arguments: Any, **named: Any) -> Any:
-        acted_for.add(database.acting_apps)
-        return await fetch(database, *arguments, **named)
-
-    monkeypatch.setattr(Database, "fetch", noted)
+async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(hosting: Guarded) -> None:
     user, stranger = await hosting.key("demo", "other", user_id="ada"), await hosting.key("other")
     async with hosting.client(user) as ada, hosting.client(stranger) as eve:
         claimed = {"mine": 1, "app:price": 0, "user:role": "admin"}
@@ -59,9 +50,17 @@ async def test_a_user_talks_to_its_agent_and_writes_no_state_of_the_app(
         state = (await ada.get("/copilotkit/threads/t/state")).json()["state"]
         assert state["mine"] == 1
         assert not {"app:price", "user:role"} & state.keys()
-    # The run is of its app, whatever its user's key is for as well.
-    assert ("demo",) in acted_for
-    assert ("demo", "other") in acted_for
+
+
+async def test_a_run_reads_its_own_app_whatever_the_key_of_its_user_is_for_as_well(hosting: Guarded) -> None:
+    await hosting.engine.sessions.create("other", "ada", session_id="s")
+    async with hosting.client(await hosting.key("curious", "other", user_id="ada")) as ada:
+        page = (await ada.get("/api/sessions", params={"app_name": "other", "user_id": "ada"})).json()
+        listed = page["sessions"]
+        assert [session["session_id"] for session in listed] == ["s"]
+        answer = await ada.post("/agui/curious", json=said("hello"))
+        assert "RUN_FINISHED" in answer.text, answer.text
+        assert "found None" in answer.text
 
 
 async def test_the_history_that_an_end_user_claims_reaches_the_model_only_as_a_quotation(hosting: Guarded) -> None:
