@@ -77,3 +77,11 @@ def test_the_search_misses_no_pair(seed: int) -> None:
         for first in originals[:place]:
             one, two = set(split_words(texts[first])), set(split_words(texts[second]))
             assert len(one & two) / len(one | two) < 0.6
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("character", ["中", "x", "'", "n't", " Ab,"])
+def test_texts_without_a_break_are_compared_in_linear_time(character: str) -> None:
+    # A search that starts again at each character takes minutes.
+    text = character * (100_000 // len(character))
+    assert find_duplicates([text] * 8, 0.8) == dict.fromkeys(range(1, 8), 0)
