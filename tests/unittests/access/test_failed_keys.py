@@ -80,6 +80,8 @@ def test_what_is_remembered_is_bounded() -> None:
         failed.note_failure(of(f"10.0.0.{number}"), Credential(bearer=f"wrong-{number}"))
         failed.note_success(Credential(bearer=str(number)))
     assert (len(failed.by_address), len(failed.by_credential), len(failed.accepted)) == (10, 10, 10)
+    # Counts for other processes belong to callers with a bucket.
+    assert (len(failed.by_address.take_counts()), len(failed.by_credential.take_counts())) == (10, 10)
 
 
 def test_a_ticket_is_good_once() -> None:

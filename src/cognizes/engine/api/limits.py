@@ -43,6 +43,19 @@ class _Bucket:
         self.since = since
 
 
+class _Buckets(LRUCache[str, _Bucket]):
+    """The buckets of the callers seen last. The count of a caller goes with its bucket."""
+
+    def __init__(self, callers: int, taken: Counter[str]) -> None:
+        super().__init__(callers)
+        self._taken = taken
+
+    def popitem(self) -> tuple[str, _Bucket]:
+        caller, bucket = super().popitem()
+        self._taken.pop(caller, None)
+        return caller, bucket
+
+
 class TokenBuckets:
     """A token bucket per caller. Only the callers seen last have one, so that memory is bounded.
 
@@ -55,8 +68,8 @@ class TokenBuckets:
         self.rate = rate
         self.size = float(size)
         self._clock = clock
-        self._buckets: LRUCache[str, _Bucket] = LRUCache(callers)
         self._taken: Counter[str] = Counter()
+        self._buckets = _Buckets(callers, self._taken)
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -86,8 +99,9 @@ class TokenBuckets:
 
     def take_counts(self) -> dict[str, int]:
         """Return the tokens that each caller took since the last call."""
-        taken, self._taken = self._taken, Counter()
-        return dict(taken)
+        taken = dict(self._taken)
+        self._taken.clear()
+        return taken
 
     def put_back_counts(self, taken: Mapping[str, int]) -> None:
         """Let the next `take_counts` return these as well, except those of callers that have no bucket any more."""
