@@ -123,6 +123,17 @@ async def test_a_session_with_a_waiting_consolidation_gets_no_second_one(engine:
     assert (await engine.consolidations.enqueue(session)).id != first.id
 
 
+async def test_a_consolidation_that_is_repeated_leaves_later_messages_to_another_one(engine: Engine) -> None:
+    session = await talk(engine, "my name is Ada")
+    first = await engine.consolidations.enqueue(session)
+    [claimed] = await engine.runs.claim([first.handler or ""])
+    await engine.runs.release(claimed)
+    await talk(engine, "I live in Lisbon")
+    second = await engine.consolidations.enqueue(session)
+    assert second.id != first.id
+    assert (await engine.consolidations.enqueue(session)).id == second.id
+
+
 async def test_a_batch_is_bounded_by_characters(engine: Engine) -> None:
     session = await talk(engine, *["word " * 2000] * 5, "x" * 50_000, "short")
     consolidation, after, sizes = engine.memory.consolidation, 0, []

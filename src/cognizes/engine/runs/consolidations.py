@@ -33,9 +33,9 @@ class Consolidations:
         self.handlers: dict[str, Handler] = {CONSOLIDATION_HANDLER: self.handle}
 
     async def enqueue(self, session: Session, *, agent_id: str | None = None, max_attempts: int | None = None) -> Run:
-        """Create a run that consolidates the messages that the session has when the run is executed.
+        """Create a run that consolidates the messages that the session has when the run is first executed.
 
-        Return the run that waits for a worker if there is one of the same session and agent.
+        Return the run that waits for its first execution if there is one of the same session and agent.
         """
         jobs = await self._jobs_session(session)
         waiting = await self._runs._database.fetch_value(

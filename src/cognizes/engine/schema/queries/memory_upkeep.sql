@@ -56,8 +56,9 @@ ON CONFLICT (thread_id, agent_id) DO UPDATE SET last_sequence = excluded.last_se
  WHERE c.last_sequence < excluded.last_sequence
 RETURNING last_sequence;
 
--- find_waiting_consolidation: Find a run that waits for a worker and consolidates a session for an agent.
+-- find_waiting_consolidation: Find a run that waits for its first attempt and consolidates a session for an agent.
+-- A later attempt consolidates the messages that the session had at the first one.
 SELECT id FROM {schema}.runs
- WHERE thread_id = $1 AND status = 'pending' AND handler = $2 AND input ->> 'session_id' = $3
+ WHERE thread_id = $1 AND status = 'pending' AND attempt = 0 AND handler = $2 AND input ->> 'session_id' = $3
    AND input ->> 'agent_id' IS NOT DISTINCT FROM $4
  ORDER BY created_at LIMIT 1;
