@@ -126,7 +126,9 @@ async def _server(request: Request, engine: Engine) -> McpServer:
             raise NotFoundError(HOW_TO_GET_MCP)
         # In a thread: the import takes half a second, and the server answers other requests.
         adapter = await asyncio.to_thread(importlib.import_module, "cognizes.engine.adapters.mcp")
-        state.mcp = adapter.McpServer(engine, _caller_of)
+        if not hasattr(state, "mcp"):
+            # No other request of this moment has made the server.
+            state.mcp = adapter.McpServer(engine, _caller_of)
     server: McpServer = state.mcp
     return server
 
