@@ -80,6 +80,8 @@ def test_questions_of_one_agent_are_answered_together(page: Page, site: Site) ->
     expect(timeline.locator(".row[data-seq] .from-assistant")).to_have_text(
         "clerkrefund: {'amount': 250}, note: 'With our apologies'"
     )
+    # The run ends after its last message is on screen.
+    expect(timeline.locator(".turn:last-child")).to_have_attribute("data-status", "completed")
     assert [run["status"] for run in site.get(f"/api/sessions/{thread}/runs")["runs"]] == ["completed", "completed"]
 
 
