@@ -21,14 +21,14 @@ from tests.integration.database.rolling_node import Node
 from tests.integration.runs.conditions import until
 
 _ROOT = Path(__file__).parents[3]
-_OLDER = "93ff147"
-"""A landed commit with an older schema: migrations and functions have changed since."""
+_VERSIONS = {"before_feed": "93ff147", "latest_release": "6464610"}
+"""Landed commits with older schemas: migrations and functions have changed since."""
 _ENOUGH = 20
 
 
-@pytest.fixture(scope="module")
-def older_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = subprocess.run(["git", "archive", _OLDER, "src"], check=False, cwd=_ROOT, capture_output=True)
+@pytest.fixture(scope="module", params=_VERSIONS.values(), ids=_VERSIONS)
+def older_source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    archive = subprocess.run(["git", "archive", request.param, "src"], check=False, cwd=_ROOT, capture_output=True)
     if archive.returncode:
         pytest.skip(f"the older version is not in this clone's history: {archive.stderr.decode().strip()}")
     directory = tmp_path_factory.mktemp("older")

@@ -21,7 +21,7 @@ from tests.integration.database import stored_data
 from tests.integration.database.stored_data import APP, DELTAS, SECOND_SESSION, USER, Orders, find_session
 
 _ROOT = Path(__file__).parents[3]
-_VERSIONS = {"before_run_leases": "25a1d91", "before_graph_checkpoints": "f0b82f0"}
+_VERSIONS = {"before_run_leases": "25a1d91", "before_graph_checkpoints": "f0b82f0", "latest_release": "6464610"}
 
 
 @pytest.fixture(scope="module", params=_VERSIONS.values(), ids=_VERSIONS)
