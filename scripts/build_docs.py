@@ -33,7 +33,7 @@ from rich.text import Text
 from cognizes.engine import Settings
 from cognizes.engine.api.authorization import UNDECLARED, Access, Reach, declared_access
 from cognizes.engine.api.main import create_app
-from cognizes.engine.cli.command import app as command_line
+from cognizes.engine.cli import app as command_line
 from cognizes.engine.cli.configuration import describe
 
 REPOSITORY = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cognizes.engine import Settings
-from cognizes.engine.cli.command import app as command
+from cognizes.engine.cli import app as command
 from cognizes.engine.version import __version__
 
 _ROOT = Path(__file__).parents[2]
