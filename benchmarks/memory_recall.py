@@ -32,10 +32,9 @@ from google.adk.memory._sqlite_memory_service import SqliteMemoryService
 from google.genai import types
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.ranking import Pool, Weights, rank
 from cognizes.engine.memory.recall import Recall, default_weights, vector_literal
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from memory_corpora import Conversation, Question, load_locomo, load_qmsum, make_headings, make_paraphrases
 from memory_scale import FULL, MILLION, QUICK, measure_scale
 from report import Bars, Grid, Report, Target

@@ -21,9 +21,8 @@ from typing import Any
 
 from cognizes.engine import Engine, LimitExceededError
 from cognizes.engine.memory.filters import Range
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.memory.vectors import VectorIndex
 from cognizes.engine.models import MAX_QUERY_LENGTH
 from report import Grid, Lines, Report, Target

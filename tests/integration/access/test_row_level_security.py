@@ -24,8 +24,7 @@ from cognizes.engine.database.tenancy import (
     current_apps,
     serving_request,
 )
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.models import Event
 from tests.engine_parts import database_of
 

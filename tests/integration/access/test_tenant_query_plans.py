@@ -12,8 +12,7 @@ import pytest
 from cognizes.engine import Engine
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.memory.filters import Filters, Range
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import EventSource, MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope, Remembered
 from tests.engine_parts import database_of
 
 ROWS = 2000

@@ -11,8 +11,7 @@ import pytest
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.api.main import create_app
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.sync.client import SignalPullClient
 from tests.integration.sync.conftest import serving
 

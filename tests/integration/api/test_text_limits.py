@@ -11,8 +11,7 @@ import pytest
 
 from cognizes.engine import Engine, LimitExceededError
 from cognizes.engine.api.main import create_app
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.memory.words import off_loop, split_words
 from cognizes.engine.models import MAX_QUERY_LENGTH, MAX_TEXT_LENGTH
 from tests.engine_parts import database_of

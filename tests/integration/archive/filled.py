@@ -10,8 +10,7 @@ from cognizes.engine import Engine, Session, TokenUsage
 from cognizes.engine.access import Permission, Principal
 from cognizes.engine.artifacts import ArtifactScope
 from cognizes.engine.memory.episodic import EpisodicEntry
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.memory.working import WorkingMemory
 
 WORD = "quokka"

@@ -16,8 +16,7 @@ from cognizes.engine import Engine, EngineError, NotFoundError, Settings
 from cognizes.engine.adapters.langgraph import OpenCheckpointSaver, OpenStore
 from cognizes.engine.adapters.pydantic_ai import OpenConversationStore
 from cognizes.engine.database.maintenance import jobs
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from tests.integration.adapters.langgraph.graphs import two_nodes
 from tests.integration.archive.filled import (
     WORD,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from tests.engine_parts import database_of
 from tests.integration.cli.running_command import Cognizes
 

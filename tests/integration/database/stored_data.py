@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from cognizes.engine import Engine, Session
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.runs import Worker
 
 APP, USER, SESSION, SECOND_SESSION = "shop", "ada", "order-1", "order-2"
 _SCOPES = next(filter(find_spec, ("cognizes.engine.memory.scope", "cognizes.engine.memory.records")))
-"""The module of `MemoryScope`: older versions execute this file, too."""
+_TEXTS = next(filter(find_spec, ("cognizes.engine.memory.ingest", "cognizes.engine.memory.records")))
+"""The modules of `MemoryScope` and `Remembered`: older versions execute this file, too."""
 SCOPE = import_module(_SCOPES).MemoryScope(APP, USER)
 DELTAS = ["The lamp ", "is ", "reserved. ", "确认 ✓"]
 EVENT_FIELDS = (
@@ -78,7 +78,7 @@ async def write(engine: Engine) -> None:
         await run.step("weigh", Orders().reserve, "scales")
     ended = (await engine.runs.list(session.thread_id))[0]
 
-    await engine.memory.remember(SCOPE, [Remembered("note-1", "Ada prefers brass lamps")])
+    await engine.memory.remember(SCOPE, [import_module(_TEXTS).Remembered("note-1", "Ada prefers brass lamps")])
     await engine.memory.remember_session(session)
     await engine.memory.long_term.set(SCOPE, "address", "city", {"name": "London"})
     await engine.memory.remember_run(session.thread_id, ended.id)

@@ -9,9 +9,8 @@ from cognizes.engine import Engine
 from cognizes.engine.concurrency import WakeUp
 from cognizes.engine.memory.background import MemoryBackground
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry, EpisodicMemoryStore
-from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.message_search import MessageIndex
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import Ingest, MemoryScope, Remembered
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
 from tests.engine_parts import database_of
 from tests.integration.memory.test_embedding_queue import FussyEmbedder

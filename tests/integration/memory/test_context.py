@@ -9,8 +9,7 @@ import pytest
 
 from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.api.main import create_app
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.models import Session
 from tests.engine_parts import database_of
 

@@ -17,8 +17,7 @@ from cognizes.engine import Engine, NotFoundError, Session
 from cognizes.engine.adapters.adk import OpenMemoryService, OpenSessionService
 from cognizes.engine.api.main import create_app
 from cognizes.engine.memory.episodic import EpisodicEntry
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.memory.working import WorkingMemory
 from tests.engine_parts import database_of
 

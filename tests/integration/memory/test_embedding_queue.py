@@ -10,9 +10,8 @@ import pytest
 
 from cognizes.engine import Engine
 from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError, Vectors
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from cognizes.engine.memory.vectors import EmbeddingQueue
 from tests.engine_parts import database_of
 

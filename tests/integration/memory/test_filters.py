@@ -12,8 +12,7 @@ import pytest
 from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.api.main import create_app
 from cognizes.engine.memory.filters import Filters, Range
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import Hit, MemoryScope
+from cognizes.engine.memory.records import Hit, MemoryScope, Remembered
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cognizes.engine import Engine, InvalidInputError, LimitExceededError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.recall import Recall
-from cognizes.engine.memory.records import Hit, MemoryScope
+from cognizes.engine.memory.records import Hit, MemoryScope, Remembered
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")

@@ -13,8 +13,7 @@ from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database.tenancy import acting_for
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import VISIBILITIES, MemoryScope
+from cognizes.engine.memory.records import VISIBILITIES, MemoryScope, Remembered
 from tests.engine_parts import database_of
 
 SCOPES = {

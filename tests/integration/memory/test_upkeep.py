@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from cognizes.engine import Engine, InvalidInputError, Settings
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database.maintenance import jobs
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import EventSource, MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope, Remembered
 from cognizes.engine.memory.vectors import EmbeddingQueue
 from tests.engine_parts import database_of
 from tests.integration.memory.test_embedding_queue import FussyEmbedder

@@ -16,11 +16,10 @@ from cognizes.engine.memory.extraction import (
     TranscriptTurn,
 )
 from cognizes.engine.memory.filters import Filters, Range
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.long_term import FactVersion, LongTermEntry, LongTermKey, LongTermMemoryStore
 from cognizes.engine.memory.memory import Memory
 from cognizes.engine.memory.message_search import MessageHit
-from cognizes.engine.memory.records import EventSource, Hit, MemoryPage, MemoryRecord, MemoryScope
+from cognizes.engine.memory.records import EventSource, Hit, MemoryPage, MemoryRecord, MemoryScope, Remembered
 from cognizes.engine.memory.snapshot import MemorySnapshot, MemorySnapshots
 from cognizes.engine.memory.working import WorkingMemory, WorkingMemoryStore
 

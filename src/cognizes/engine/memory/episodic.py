@@ -14,8 +14,7 @@ import asyncpg
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import dump_jsonb, escape_text, load_jsonb, unescape_text
 from cognizes.engine.errors import ConflictError, EngineError, InvalidInputError, NotFoundError
-from cognizes.engine.memory.ingest import Ingest
-from cognizes.engine.memory.records import EventSource, MemoryPage, MemoryScope, check_moment, dump_sources
+from cognizes.engine.memory.records import EventSource, Ingest, MemoryPage, MemoryScope, check_moment, dump_sources
 from cognizes.engine.memory.words import index_words
 from cognizes.engine.models import JsonObject, RunStatus, new_id
 from cognizes.engine.pulse.events import check_object, check_text

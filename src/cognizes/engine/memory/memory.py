@@ -26,15 +26,16 @@ from cognizes.engine.memory.embedders import choose_embedder
 from cognizes.engine.memory.episodic import EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.extraction import choose_extractor
 from cognizes.engine.memory.filters import Filters, MetadataValue, Range
-from cognizes.engine.memory.ingest import Ingest, Remembered
 from cognizes.engine.memory.long_term import LongTermMemoryStore
 from cognizes.engine.memory.message_search import MessageFilters, MessageHit, MessageIndex, MessageSearch
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.records import (
     Hit,
+    Ingest,
     MemoryPage,
     MemoryRecord,
     MemoryScope,
+    Remembered,
     memory_number,
     owner,
     record_from_row,

@@ -18,8 +18,7 @@ from cognizes.engine.adapters.engines import EngineLease, EngineUser, GivenEngin
 from cognizes.engine.database.documents import canonical_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import Hit, MemoryScope
+from cognizes.engine.memory.records import Hit, MemoryScope, Remembered
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
 from cognizes.engine.settings import Settings
 

@@ -37,8 +37,7 @@ from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import EngineError, InvalidInputError, NotFoundError, PermissionDeniedError
 from cognizes.engine.memory.filters import Filters
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import MemoryRecord, MemoryScope
+from cognizes.engine.memory.records import MemoryRecord, MemoryScope, Remembered
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject, Session, new_id
 from cognizes.engine.version import __version__
 

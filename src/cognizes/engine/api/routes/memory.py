@@ -16,8 +16,7 @@ from cognizes.engine.api.views import Body
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters
-from cognizes.engine.memory.ingest import Remembered
-from cognizes.engine.memory.records import EventSource, MemoryScope
+from cognizes.engine.memory.records import EventSource, MemoryScope, Remembered
 from cognizes.engine.memory.working import WorkingMemory
 
 router = APIRouter(prefix="/memory", tags=["memory"])
