@@ -130,7 +130,7 @@ PACKAGES = {
     "agui": ["AgUiEvent", "AgUiEventType", "FrameEncoder", "Profile", "PulseEventBridge", "Translator"],
     "archive": ["ImportedThreads", "ThreadArchive", "UserData"],
     "artifacts": ["Artifact", "ArtifactScope", "Artifacts", "Attachment", "Attachments"],
-    "cli": ["main"],
+    "cli": ["app", "main"],
     "database": ["Database", "EmbeddedPostgres"],
     "feed": ["Chunks", "Feed", "FeedItem", "Notification", "StreamEnd", "StreamView"],
     "hosting": [
