@@ -23,7 +23,7 @@ from http import HTTPStatus
 
 from pydantic import JsonValue
 
-from cognizes.client.wire import JsonObject, decode
+from cognizes.client.models import JsonObject, decode
 
 _LONGEST_DETAIL = 500
 

@@ -16,6 +16,7 @@ from cognizes.client.models import (
     FactVersion,
     Hit,
     Hits,
+    JsonObject,
     Memory,
     MemoryPage,
     MessageHit,
@@ -24,7 +25,6 @@ from cognizes.client.models import (
     Stored,
 )
 from cognizes.client.transport import Transport, parse
-from cognizes.client.wire import JsonObject
 
 Visibility = Literal["user", "agent", "app"]
 Kind = Literal["long_term", "episodic", "turn", "note"]

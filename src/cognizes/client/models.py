@@ -1,12 +1,48 @@
-"""What the server answers, as frozen models. Fields that a newer server adds are ignored."""
+"""What the server answers: its JSON, and frozen models. Fields that a newer server adds are ignored.
+
+The server encodes values that plain JSON cannot hold, and `decode` restores them: NaN and the infinities are
+`{"$float": "NaN"}`; lone surrogates follow the character U+E000 as four hexadecimal digits.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cognizes.client.wire import JsonObject
+JsonObject = dict[str, JsonValue]
+
+_FLOAT = "$float"
+_ESCAPE = "\ue000"
+_ESCAPED = re.compile("\ue000([0-9a-f]{4})")
+
+
+def decode(text: str) -> JsonValue:
+    """Return the value of a document of the server; `ValueError` if it is not JSON."""
+    value: JsonValue = json.loads(text, object_hook=_restore_float) if _FLOAT in text else json.loads(text)
+    return _unescape(value) if _ESCAPE in text or "\\ue000" in text else value
+
+
+def _restore_float(value: JsonObject) -> JsonValue:
+    if len(value) != 1 or _FLOAT not in value:
+        return value
+    encoded = value[_FLOAT]
+    if isinstance(encoded, list) and len(encoded) == 1:
+        return {_FLOAT: encoded[0]}
+    return float(encoded) if isinstance(encoded, str) else value
+
+
+def _unescape(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+    if isinstance(value, dict):
+        return {str(_unescape(key)): _unescape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unescape(item) for item in value]
+    return value
+
 
 ENDED = ("completed", "failed", "cancelled")
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from cognizes.client.errors import FeedRewoundError, InvalidAnswerError
-from cognizes.client.models import ENDED
-from cognizes.client.wire import JsonObject, decode
+from cognizes.client.models import ENDED, JsonObject, decode
 
 _IGNORED = ("RAW",)
 _GREETINGS = ("connected", "heartbeat")

@@ -17,6 +17,7 @@ from cognizes.client.errors import ApiError, ClientError, ConflictError, NotFoun
 from cognizes.client.models import (
     Agent,
     AgentList,
+    JsonObject,
     NewToolCall,
     Run,
     RunDetail,
@@ -27,7 +28,6 @@ from cognizes.client.models import (
 )
 from cognizes.client.run_events import RunEnded, RunEvent, RunEventReader, RunWaiting
 from cognizes.client.transport import BUSY, UNAVAILABLE, Backoff, Query, Transport, parse
-from cognizes.client.wire import JsonObject
 
 WaitKind = Literal["human", "message", "signal", "webhook", "timer"]
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]

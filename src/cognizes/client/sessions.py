@@ -19,6 +19,7 @@ from cognizes.client.models import (
     BranchList,
     Event,
     EventPage,
+    JsonObject,
     Message,
     MessagePage,
     Session,
@@ -27,7 +28,6 @@ from cognizes.client.models import (
     TimelinePage,
 )
 from cognizes.client.transport import Query, Transport, parse
-from cognizes.client.wire import JsonObject
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -27,8 +27,8 @@ import httpx
 from cachetools import LRUCache
 from httpx_sse import EventSource
 
+from cognizes.client.models import decode
 from cognizes.client.transport import SILENCE_SECONDS, Backoff
-from cognizes.client.wire import decode
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 import time
@@ -18,12 +19,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from cognizes.client.errors import InvalidAnswerError, NotFoundError, ServerUnavailableError, error_of
-from cognizes.client.wire import decode, encode, segment
+from cognizes.client.models import decode
 
 Query = Mapping[str, str | int | bool | float | datetime | Sequence[str] | None]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -138,7 +140,7 @@ class Transport:
         Repeat the call as the table of this module says.
         """
         if body is not None:
-            content, headers = encode(body), {"Content-Type": "application/json", **(headers or {})}
+            content, headers = _encode(body), {"Content-Type": "application/json", **(headers or {})}
         url = fill(path, ids)
         backoff = backoff or Backoff(self.retry_seconds)
         while True:
@@ -169,7 +171,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Open a stream, once. A lost connection raises `httpx.TransportError` in the block."""
-        content = None if body is None else encode(body)
+        content = None if body is None else _encode(body)
         if content is not None:
             headers = {"Content-Type": "application/json", **(headers or {})}
         request = self._http.build_request(
@@ -194,7 +196,14 @@ def fill(path: str, ids: Sequence[str]) -> str:
     """Return a path with its placeholders replaced by ids, in order."""
     parts = path.split("/")
     values = iter(ids)
-    return "/".join(segment(next(values)) if part.startswith("{") else part for part in parts)
+    return "/".join(_segment(next(values)) if part.startswith("{") else part for part in parts)
+
+
+def _segment(value: str) -> str:
+    """Return an id as one segment of a path."""
+    if value in ("", ".", ".."):
+        raise ValueError(f"invalid id {value!r}: it cannot be a part of a path")
+    return quote(value, safe="", errors="surrogatepass")
 
 
 def parse(model: type[_Model], response: httpx.Response) -> _Model:
@@ -238,3 +247,21 @@ def _parameters(query: Query | None) -> list[tuple[str, _Primitive]]:
         else:
             found += [(name, item) for item in value]
     return found
+
+
+def _encode(value: JsonValue) -> bytes:
+    """Return the body of a request. `ValueError` for a float that is not finite: JSON has none."""
+    _check_finite(value)
+    # ASCII, so that lone surrogates can be sent.
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _check_finite(value: JsonValue) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} cannot be sent as JSON; send None or a text instead")
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_finite(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_finite(item)
