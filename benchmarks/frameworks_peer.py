@@ -1,6 +1,6 @@
 """The peers of `frameworks.py`: the same agents behind the AG-UI endpoints of their own frameworks, in memory.
 
-`graph_app` needs ag-ui-langgraph. It is told not to send RAW events, which more than double its frames.
+`graph_app` needs ag-ui-langgraph. It is configured not to send RAW events, which more than double its frames.
 """
 
 from __future__ import annotations

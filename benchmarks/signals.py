@@ -37,7 +37,7 @@ _MESSAGES = 40
 _RATE = 1000
 _PULLS = 100
 _LARGE = 10 * 1024 * 1024
-_PATIENCE = 120
+_TIMEOUT = 120
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ async def listening(url: str, session: Session) -> AsyncIterator[Heard]:
 
     async def hear() -> None:
         async with (
-            httpx.AsyncClient(base_url=url, timeout=_PATIENCE) as http,
+            httpx.AsyncClient(base_url=url, timeout=_TIMEOUT) as http,
             http.stream("GET", f"/contexts/{session.thread_id}/events") as response,
         ):
             async for line in response.aiter_lines():
@@ -124,7 +124,7 @@ async def produce(engine: Engine, session: Session, messages: int, seconds: floa
 
 async def until(condition: Callable[[], Any]) -> None:
     """Waits for a condition."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -142,7 +142,7 @@ async def measure_signals(engine: Engine, url: str, messages: int, seconds: int)
         written = await produce(engine, session, messages, seconds)
         took = time.perf_counter() - started
         await until(lambda: len(heard.completed) == messages)
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             await client.wait_for(
                 lambda copy: len(copy.messages) == messages and all(found.is_complete for found in copy.messages)
             )
@@ -168,7 +168,7 @@ async def measure_pulls(engine: Engine, url: str) -> dict[str, float]:
     path = f"/contexts/{session.thread_id}/messages/m/streaming-chunks"
     # The server closes connections that are idle for five seconds; older ones must not be reused.
     limits = httpx.Limits(max_connections=_PULLS, max_keepalive_connections=_PULLS, keepalive_expiry=2)
-    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits) as http:
         plain = await http.get(path, headers={"Accept-Encoding": "identity"})
         async with http.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as packed:
             small = b"".join([part async for part in packed.aiter_raw()])
@@ -202,7 +202,7 @@ async def measure_large(engine: Engine, url: str) -> dict[str, float]:
     async with engine.stream_message(session, message_id="m") as message:
         for _ in range(_LARGE // len(chunk)):
             await message.write(chunk)
-    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT) as http:
         parts: list[str] = []
         last, pulls = 0, 0
         started = time.perf_counter()

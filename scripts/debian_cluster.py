@@ -275,7 +275,7 @@ class DebianCluster(Servers):
 
         _wait_for(is_healthy, "the cluster does not become healthy")
 
-    def heal(self) -> None:
+    def restore_network(self) -> None:
         """Continue frozen processes, start killed nodes, and return when the cluster is healthy."""
         for process in self.processes():
             with suppress(psutil.Error):

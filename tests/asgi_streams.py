@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class AsgiStream:
@@ -52,7 +52,7 @@ class AsgiStream:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self._answered.wait()
         return self
 
@@ -61,7 +61,7 @@ class AsgiStream:
     ) -> None:
         self._inbox.put_nowait({"type": f"{self._scope['type']}.disconnect", "code": 1000})
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await self._task
         finally:
             self._task.cancel()
@@ -70,7 +70,7 @@ class AsgiStream:
 
     async def next(self) -> bytes | None:
         """The next piece; None when the stream has ended."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.received.get()
 
     async def end(self) -> list[bytes]:

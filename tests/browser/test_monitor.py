@@ -53,7 +53,7 @@ class TestThreadList:
         page.get_by_label("Status").select_option("")
         page.get_by_label("User", exact=True).fill("ada")
         expect(page.locator(".thread")).to_have_count(1)
-        page.get_by_label("User", exact=True).fill("nobody")
+        page.get_by_label("User", exact=True).fill("unknown")
         expect(page.locator(".thread-scroller")).to_contain_text("No thread matches")
 
     def test_new_activity_shows_without_a_reload(self, page: Page, site: Site) -> None:
@@ -408,7 +408,7 @@ def test_pulse_panel(page: Page, site: Site) -> None:
     expect(panel.locator("[data-figure='Listener']")).to_contain_text("connected")
     for figure in ("NOTIFY → server", "Missed notifications", "Write conflicts", "Pool", "Clients", "Events"):
         expect(panel.locator(f"[data-figure='{figure}'] .tile-value")).to_have_text(re.compile(r"\d|–"))
-    # Pulses until the panel has seen one: a single one may be told before the page listens.
+    # Pulses until the panel has seen one: a single one may be sent before the page listens.
     thread = site.thread()
     browser_latency = panel.locator("[data-figure='NOTIFY → browser'] .tile-value")
     for _ in range(600):

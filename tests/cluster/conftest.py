@@ -27,7 +27,7 @@ def started_cluster() -> Iterator[DebianCluster]:
 @pytest.fixture
 def cluster(started_cluster: DebianCluster) -> DebianCluster:
     """Return the cluster, healthy and with synchronous replication."""
-    started_cluster.heal()
+    started_cluster.restore_network()
     started_cluster.set_synchronous(True)
     return started_cluster
 
@@ -35,6 +35,6 @@ def cluster(started_cluster: DebianCluster) -> DebianCluster:
 @pytest.fixture
 def asynchronous_cluster(started_cluster: DebianCluster) -> DebianCluster:
     """Return the cluster, healthy and with asynchronous replication."""
-    started_cluster.heal()
+    started_cluster.restore_network()
     started_cluster.set_synchronous(False)
     return started_cluster

@@ -1,4 +1,4 @@
-"""Writers and followers during a fault, and the checker of what they were told: ids, order, followers."""
+"""Writers and followers during a fault, and the checker of what they received: ids, order, followers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _done(step: str) -> dict[str, str]:
 
 
 async def journey(run: HandledRun) -> Any:
-    """Plans, waits for a human, goes on with the same mind."""
+    """Plans, waits for a human, continues with its memory snapshot."""
     if run.cursor_node is None:
         plan = await run.step("plan", _done, "plan")
         await run.memory.set("prefs", "colour", "blue")
@@ -75,7 +75,7 @@ async def journey(run: HandledRun) -> Any:
 
 
 async def stubborn(run: HandledRun) -> str:
-    """Does not stop when it is told to, and tries to write for a run that is not its own any more."""
+    """Does not stop when it is cancelled, and tries to write for a run that is not its own any more."""
     if run.attempt > 1:
         return "done by the second"
     try:

@@ -53,5 +53,5 @@ async def _append_through_a_cut(
         await client.post(f"{base}/events", json=event)
     proxy.plan = Cut.NEVER
     answer = await client.post(f"{base}/events", json=event)
-    # The first one was stored unless it never arrived. A server that was cut off in the middle of storing it goes on.
+    # The first one was stored unless it never arrived. A server that was cut off in the middle of storing it continues.
     assert answer.status_code in (200, 201), answer.text

@@ -20,7 +20,7 @@ from tests.faults.histories import Acknowledged, find_losses, stored_events
 from tests.served import Served, serve
 
 WRITERS = 6
-PATIENCE = 120
+TIMEOUT = 120
 
 
 class ApiProcess:
@@ -93,7 +93,7 @@ class Load:
     async def until_all_wrote_again(self) -> None:
         """Return when each writer was answered twice more: one answer may have been in flight."""
         before = {thread: len(answers) for thread, answers in self.answers.items()}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while any(len(self.answers[thread]) < count + 2 for thread, count in before.items()):
                 await asyncio.sleep(0.02)
 

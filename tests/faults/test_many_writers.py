@@ -24,7 +24,7 @@ async def engines(database_url: str) -> AsyncIterator[list[Engine]]:
 
 
 class Record:
-    """What the writers were told."""
+    """The answers that the writers received."""
 
     def __init__(self, operations: int) -> None:
         self.numbers = iter(range(operations))

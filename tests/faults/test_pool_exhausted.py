@@ -1,4 +1,4 @@
-"""Two hundred clients on ten connections: they wait or are told to come back, and nothing stays stuck."""
+"""Two hundred clients on ten connections: they wait or are asked to come back, and nothing stays stuck."""
 
 from __future__ import annotations
 

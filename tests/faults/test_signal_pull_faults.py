@@ -9,7 +9,7 @@ import httpx
 
 from cognizes.engine import Engine, Session
 from cognizes.engine.sync.client import SignalPullClient
-from tests.integration.sync.conftest import PATIENCE, kept_port, serving, until
+from tests.integration.sync.conftest import TIMEOUT, kept_port, serving, until
 
 
 async def post_chunks(http: httpx.AsyncClient, path: str, first: int, deltas: list[str]) -> None:
@@ -39,11 +39,11 @@ async def _restart_in_the_middle(database_url: str, port: int) -> None:
     path = f"/contexts/{session.thread_id}/messages/m"
     async with serving(engine, port=port) as url:
         client = SignalPullClient(url, session.thread_id)
-        http = httpx.AsyncClient(base_url=url, timeout=PATIENCE)
+        http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT)
         await client.__aenter__()
         await http.post(path.removesuffix("m") + "stream", json={"message_id": "m"})
         await post_chunks(http, path, 1, tokens[:20])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await client.wait_for(lambda copy: copy.messages and copy.messages[0].sequence == 20)
     await engine.close()
 
@@ -51,7 +51,7 @@ async def _restart_in_the_middle(database_url: str, port: int) -> None:
     async with Engine.open(database_url) as restarted, serving(restarted, port=port):
         await sending
         assert (await http.post(f"{path}/complete")).json() == {"final_sequence": 40}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await client.wait_for(lambda copy: copy.messages and copy.messages[0].is_complete)
         assert [message.text for message in client.copy.messages] == ["".join(tokens)]
         stored = [message.content for message in await restarted.sessions.messages(session)]
@@ -74,7 +74,7 @@ async def test_a_reader_that_never_reads_delays_no_other_reader(engine: Engine) 
                 async with engine.stream_message(session, message_id="m") as message:
                     for number in range(3000):
                         await message.write(f"{number} ")
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await client.wait_for(lambda copy: copy.messages and copy.messages[0].is_complete)
                 assert client.copy.messages[0].text == "".join(f"{number} " for number in range(3000))
         finally:

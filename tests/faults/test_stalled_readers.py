@@ -19,13 +19,13 @@ from tests.served import Served, serve
 _STALLED = 500
 _EVENTS = 100
 _BYTES = 4096
-_PATIENCE = 5
+_TIMEOUT = 5
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLRDHUP
 
 
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Served]:
-    started = await asyncio.to_thread(serve, database_url, COGNIZES_SEND_SECONDS=str(_PATIENCE))
+    started = await asyncio.to_thread(serve, database_url, COGNIZES_SEND_SECONDS=str(_TIMEOUT))
     yield started
     if started.process.poll() is None:
         await asyncio.to_thread(started.kill)

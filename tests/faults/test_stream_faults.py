@@ -111,7 +111,7 @@ async def test_kill_9_of_the_api_process_in_the_middle_of_a_stream(api_servers: 
 async def test_killing_the_backend_of_the_listener_in_the_middle_of_a_stream(
     api_servers: list[Served], engine: Engine
 ) -> None:
-    """The stream itself goes on: the listener connects again and the hub reads what it missed."""
+    """The stream itself continues: the listener connects again and the feed reads what it missed."""
     session = await engine.sessions.create("app", "user")
     reader = Reader(api_servers[0].url)
     reading = asyncio.create_task(reader.read(EVENTS))

@@ -63,7 +63,7 @@ pick(both, "green");
 const finished = await turn(both, null, { tools });
 results.both = { before, finished, messages: both.messages };
 
-// The user goes on without picking.
+// The user continues without picking.
 const ignored = open();
 await turn(ignored, "paint", { tools });
 const next = await turn(ignored, "never mind", { tools });

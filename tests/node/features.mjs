@@ -234,7 +234,7 @@ const features = {
     };
   },
   async capabilities() {
-    return { told: await open("demo").getCapabilities() };
+    return { capabilities: await open("demo").getCapabilities() };
   },
 };
 

@@ -116,7 +116,7 @@ test("a signal is pulled, and asked from what is there", async () => {
   client.close();
 });
 
-test("dropped signals are healed by the next one", async () => {
+test("the next signal makes up for dropped ones", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   server.write("a", "b", "c", "d");
@@ -127,7 +127,7 @@ test("dropped signals are healed by the next one", async () => {
   client.close();
 });
 
-test("has_more: it goes on from the last chunk received, not from the signal's number", async () => {
+test("has_more: it continues from the last chunk received, not from the signal's number", async () => {
   const server = new Server({ page: 2 });
   const { client, heard, source } = await connected(server);
   server.write(..."abcdefg");
@@ -317,7 +317,7 @@ test("a branch that was read before comes from memory, with what is new", async 
   client.close();
 });
 
-test("a broken connection is told as reconnecting until it is open again", async () => {
+test("a broken connection is reported as reconnecting until it is open again", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   source.drop();
@@ -330,7 +330,7 @@ test("a broken connection is told as reconnecting until it is open again", async
   client.close();
 });
 
-test("a start that fails is healed when the stream opens", async () => {
+test("a start that fails is repeated when the stream opens", async () => {
   const server = new Server();
   server.say("one");
   let failures = 1;
@@ -354,7 +354,7 @@ test("a heartbeat that is ahead of all signals causes a refresh", async () => {
   client.close();
 });
 
-test("a message that was completed while the connection was lost is told to its listeners", async () => {
+test("a message that was completed while the connection was lost is sent to its listeners", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   source.signal(delta(server.write("half ")));

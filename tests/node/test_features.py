@@ -190,12 +190,12 @@ async def test_next_message_after_abort(seen: Seen, engine: Engine) -> None:
 
 
 def test_capabilities(seen: Seen) -> None:
-    told = seen["told"]
-    assert told["identity"]["name"] == "demo"
-    assert told["transport"]["resumable"] is True
-    assert told["humanInTheLoop"]["interrupts"] is True
-    assert told["multimodal"]["input"]["image"] is True
-    assert told["custom"]["cognizes"]["streamsToolArguments"] is True
+    capabilities = seen["capabilities"]
+    assert capabilities["identity"]["name"] == "demo"
+    assert capabilities["transport"]["resumable"] is True
+    assert capabilities["humanInTheLoop"]["interrupts"] is True
+    assert capabilities["multimodal"]["input"]["image"] is True
+    assert capabilities["custom"]["cognizes"]["streamsToolArguments"] is True
 
 
 def test_every_feature_has_a_test(features: dict[str, Seen]) -> None:

@@ -92,7 +92,7 @@ const conversations = {
     await reloaded.connectAgent({}, watcher);
     agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: call.id, content: "blue" });
     await turn(agent, null, { tools });
-    await agent.connectAgent(); // what the client wrote itself is JSON in the log, and so it is told
+    await agent.connectAgent(); // what the client wrote itself is JSON in the log, and is sent as such
     return seen(agent, { call: call.id, waiting });
   },
   async cancelled() {
@@ -118,7 +118,7 @@ const conversations = {
     await leave(warm, `hold ${gate}`, 5);
     const partial = warm.messages.at(-1).content;
     const cold = open("slow", warm.threadId);
-    // The run goes on when both are in the middle of it.
+    // The run continues when both are in the middle of it.
     let attached = 0;
     const watcher = { onTextMessageStartEvent: () => { if (++attached === 2) writeFileSync(join(gates, gate), ""); } };
     await Promise.all([warm.connectAgent({}, watcher), cold.connectAgent({}, watcher)]);

@@ -1,4 +1,4 @@
-"""The disk is full: requests end in a clear 503 or 507, nothing is half stored, and with space again all goes on."""
+"""The disk is full: requests end in a clear 503 or 507, nothing is half stored, and with space again all continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 SIZE_MIB = 320
 LEFT_MIB = 40
-PATIENCE = 300
+TIMEOUT = 300
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_a_full_disk(small_disk: Path) -> None:
             filler.unlink()
             # The same event again, until there is an answer: PostgreSQL may have to come back first.
             name = f"e{len(answers)}"
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not (answer := await _append(client, thread, name)).is_success:
                     assert answer.status_code in (503, 507), answer.text
                     await asyncio.sleep(0.2)

@@ -27,7 +27,7 @@ class Loop:
         await asyncio.sleep(0.001)
 
 
-async def test_an_unexpected_exception_is_logged_with_its_cause_and_the_loop_goes_on(
+async def test_an_unexpected_exception_is_logged_with_its_cause_and_the_loop_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     supervisor, body = Supervisor(), Loop(ValueError("a defect"))

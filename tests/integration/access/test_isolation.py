@@ -257,7 +257,7 @@ def _is_stream(operation: Any) -> bool:
 
 
 class Listener:
-    """Hears what a stranger is told. What the stranger said itself, for example how to call a branch, is no news."""
+    """Checks what a stranger receives. What the stranger sent itself, for example the name of a branch, is ignored."""
 
     def __init__(self, about: Tenant) -> None:
         self._about = about
@@ -267,10 +267,10 @@ class Listener:
         """Fails when an answer tells something of the tenant."""
         self._said += json.dumps(request.get("json"))
         asked = json.dumps([request["url"], request["params"]]) + self._said
-        told = answer.text + json.dumps(dict(answer.headers))
+        received = answer.text + json.dumps(dict(answer.headers))
         assert self._about.secret not in self._said
         for word in self._about.words:
-            assert word in asked or word not in told, f"{name} tells {word}: {answer.text}"
+            assert word in asked or word not in received, f"{name} tells {word}: {answer.text}"
 
 
 async def test_no_route_tells_or_changes_anything_of_another_tenant(tenants: Tenants) -> None:
@@ -308,7 +308,7 @@ async def test_a_tenant_reaches_its_own(tenants: Tenants) -> None:
     """Otherwise the test above would be satisfied by a server that refuses all callers."""
     alpha, guarded = tenants.alpha, tenants.guarded
     async with guarded.client(alpha.admin_key) as owner:
-        told = []
+        received = []
         for name, (method, path, operation) in zip(IDS, ROUTES, strict=True):
             rule = needed(method, path)
             if method != "GET" or rule.reach in (Reach.EVERYTHING, Reach.AGENT):
@@ -322,8 +322,8 @@ async def test_a_tenant_reaches_its_own(tenants: Tenants) -> None:
             answer = await owner.request(**request)
             assert answer.status_code not in (401, 403), f"{name}: {answer.text}"
             if alpha.secret in answer.text:
-                told.append(name)
-    assert len(told) >= 10
+                received.append(name)
+    assert len(received) >= 10
 
 
 async def test_a_user_finds_nothing_of_another_user_of_the_same_app(tenants: Tenants) -> None:

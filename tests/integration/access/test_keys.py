@@ -306,7 +306,7 @@ async def test_keys_that_make_no_sense_are_refused(guarded: Guarded) -> None:
     with pytest.raises(InvalidInputError):
         await keys.create(permissions=READ_WRITE, app_names=[])
     with pytest.raises(NotFoundError):
-        await keys.revoke("nobody")
+        await keys.revoke("unknown")
 
 
 async def test_without_authentication_no_credential_is_needed(engine: Engine) -> None:

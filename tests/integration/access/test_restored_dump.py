@@ -48,7 +48,7 @@ async def dump(database_url: str) -> str:
 
 
 async def restore(url: str, dump: str) -> None:
-    """Restore as psql does unless told otherwise: it goes on after the errors about the missing role."""
+    """Restore as psql does by default: it continues after the errors about the missing role."""
     psql = [str(binaries() / "psql"), "-q", url]
     done = await asyncio.to_thread(subprocess.run, psql, input=dump, check=True, capture_output=True, text=True)
     assert 'role "cognizes_server" does not exist' in done.stderr

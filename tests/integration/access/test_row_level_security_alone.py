@@ -86,7 +86,7 @@ async def test_no_route_tells_or_changes_anything_of_another_tenant(tenants: Ten
 
 
 async def test_no_stream_tells_anything_of_another_tenant(tenants: Tenants) -> None:  # noqa: F811
-    """Its owner follows the same: what the server knows already for one must not be told to the other."""
+    """Its owner follows the same: what the server has read for one must not be sent to the other."""
     alpha, beta, guarded = tenants.alpha, tenants.beta, tenants.guarded
     followed = set()
     for name, method, path, operation in routes(are_streams=True):
@@ -102,11 +102,11 @@ async def test_no_stream_tells_anything_of_another_tenant(tenants: Tenants) -> N
             # A reader of a thread is notified in this iteration of the event loop, or in the next ones.
             for _ in range(20):
                 await asyncio.sleep(0)
-            told = heard_by(stranger)
+            received = heard_by(stranger)
             if stranger.status == 200:
                 # A run that it cannot see may begin tomorrow, and be its own.
-                assert "connected" in told, name
-                assert not [word for word in alpha.words if word in told.replace(alpha.names["run_id"], "")], name
+                assert "connected" in received, name
+                assert not [word for word in alpha.words if word in received.replace(alpha.names["run_id"], "")], name
             else:
                 assert stranger.status == 404, name
             followed.add((path, stranger.status))

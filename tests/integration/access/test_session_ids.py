@@ -73,13 +73,13 @@ async def test_streams_do_not_tell_that_others_have_a_session(guarded: Guarded, 
     key = await guarded.key("a", user_id="eve") if bound_to == "a user" else await guarded.key("b")
     headers = {"authorization": f"Bearer {key}"}
     async with guarded.client(key) as client:
-        told = []
+        answers = []
         for name in ("private", "nothing"):
             answer = await client.get("/events", params={"contexts": name})
-            told.append((answer.status_code, answer.json()["detail"].replace(name, "…")))
+            answers.append((answer.status_code, answer.json()["detail"].replace(name, "…")))
             assert thread not in answer.text
-        assert told[0] == told[1]
-        assert told[0][0] == 404
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 404
     async with AsgiStream(guarded.app, "/ws/signals", websocket=True, **headers) as socket:
         details = []
         for name in ("private", "nothing"):

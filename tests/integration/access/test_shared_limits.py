@@ -57,7 +57,7 @@ async def test_requests_to_two_nodes_take_from_one_bucket(nodes: list[Node]) -> 
     assert await second.ask(1) == 1
     for node in nodes:
         await node.exchange()
-    # Three are left of ten, on whichever node.
+    # Three are left of ten, on all nodes together.
     assert await second.ask(5) == 3
     await second.exchange()
     assert await first.ask(1) == 1, "the first node does not know of the last three yet"

@@ -90,7 +90,7 @@ async def test_websockets(
             for message in said:
                 socket.send_json(message)
             if template == "/ws/signals":
-                # It still understands: none of that made it deaf.
+                # The connection still receives commands after all of that.
                 socket.send_json({"type": "subscribe", "contexts": [thread]})
                 while thread.encode() not in (piece := await socket.next() or b"the end"):
                     assert piece != b"the end", said

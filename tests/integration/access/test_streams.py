@@ -250,7 +250,7 @@ async def test_a_long_poll_delivers_nothing_after_a_revocation(guarded: Guarded)
         assert answer.headers["x-request-id"]
 
 
-async def test_a_long_poll_goes_on_when_its_key_is_rotated_with_a_time_of_grace(guarded: Guarded) -> None:
+async def test_a_long_poll_continues_when_its_key_is_rotated_with_a_time_of_grace(guarded: Guarded) -> None:
     key, writer = await guarded.key("a"), await guarded.key("a")
     async with guarded.client(key) as client, guarded.client(writer) as agent:
         thread = await new_thread(client, "a")

@@ -70,7 +70,7 @@ async def test_all_services_share_one_engine_and_the_last_one_closes_it(database
 
 @pytest.mark.parametrize(("make", "use"), list(zip(SERVICES, USES, strict=True)))
 async def test_a_service_connects_when_first_used(make: Callable[..., EngineUser], use: Callable[[Any], Any]) -> None:
-    async with make("postgresql://nobody@127.0.0.1:1/none", retry_seconds=0.1) as service:
+    async with make("postgresql://unknown@127.0.0.1:1/none", retry_seconds=0.1) as service:
         with pytest.raises(DatabaseUnavailableError):
             await use(service)
 

@@ -19,7 +19,7 @@ _HELD = re.compile(r"\bhold ([\w-]+)")
 
 
 class Gate:
-    """Say `gate.text` to an agent that knows gates; it goes on when the gate is open."""
+    """Say `gate.text` to an agent that knows gates; it continues when the gate is open."""
 
     def __init__(self) -> None:
         self.name = uuid4().hex

@@ -56,7 +56,7 @@ async def session(engine: Engine) -> Session:
 QUESTION = call("q1", "adk_request_confirmation", originalFunctionCall={"id": "c1", "name": "f"}, toolConfirmation={})
 
 
-async def test_what_was_asked_before_one_connects_is_told_at_the_end(engine: Engine, session: Session) -> None:
+async def test_what_was_asked_before_one_connects_is_sent_at_the_end(engine: Engine, session: Session) -> None:
     run = await engine.runs.create(session, run_id="r", running=True)
     await append(engine, session, run.id, call("c2", "pick"), QUESTION, adk={"long_running_tool_ids": ["c2", "q1"]})
     watched = Watched(observer_of(engine).observe_thread(UUID(session.thread_id), started(session.id, run.id)))

@@ -302,7 +302,7 @@ async def test_tool_approvals_are_questions_and_answers_are_written_down(
         "id": "a/1", "kind": "approval", "reason": "tool_approval", "message": "Sure?",
         "metadata": {"toolName": "delete", "arguments": {"path": "x"}},
     }  # fmt: skip
-    assert (await client.post(f"{base}/approvals/nobody", json={"approved": True})).status_code == 409
+    assert (await client.post(f"{base}/approvals/unknown", json={"approved": True})).status_code == 409
     assert (await client.post(f"{base}/approvals/a%2F1", json={})).status_code == 422
     assert (await client.post(f"{base}/approvals/a%2F1", json={"approved": False})).status_code == 200
     assert (await client.post(f"{base}/approvals/a%2F1", json={"approved": True})).status_code == 409

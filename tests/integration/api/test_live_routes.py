@@ -31,7 +31,7 @@ async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Call:
-    """A request to the application, spoken by hand: what it sends can be read while it goes on."""
+    """A request to the application, without an HTTP client: what it sends can be read while it continues."""
 
     def __init__(self, app: FastAPI, scope: dict[str, Any]) -> None:
         self.sent: list[dict[str, Any]] = []

@@ -120,13 +120,13 @@ async def test_missing_runs_and_invalid_requests(client: httpx.AsyncClient, engi
     thread = await new_session(client)
     signal = {"correlation_key": "k"}
     for method, path, body in (
-        ("GET", "/api/runs/nobody", None),
-        ("POST", "/api/runs/nobody/signal", signal),
-        ("POST", "/api/runs/nobody/cancel", None),
-        ("POST", "/api/runs/nobody/retry", None),
-        ("POST", "/api/runs/nobody/wait", {"kind": "human", "correlation_key": "k"}),
-        ("GET", f"/api/sessions/{thread}/runs/nobody", None),
-        ("POST", f"/api/sessions/{thread}/runs/nobody/signal", signal),
+        ("GET", "/api/runs/unknown", None),
+        ("POST", "/api/runs/unknown/signal", signal),
+        ("POST", "/api/runs/unknown/cancel", None),
+        ("POST", "/api/runs/unknown/retry", None),
+        ("POST", "/api/runs/unknown/wait", {"kind": "human", "correlation_key": "k"}),
+        ("GET", f"/api/sessions/{thread}/runs/unknown", None),
+        ("POST", f"/api/sessions/{thread}/runs/unknown/signal", signal),
     ):
         assert (await client.request(method, path, json=body)).status_code == 404, path
     await client.post(f"/api/sessions/{thread}/runs", json={"run_id": "r"})
@@ -158,7 +158,7 @@ async def test_listing_pages_and_a_retry(client: httpx.AsyncClient, engine: Engi
         if (cursor := page["next_cursor"]) is None:
             break
     assert found == ["r4", "r3", "r2", "r1", "r0"]
-    assert (await client.get("/api/runs", params={"user_id": "nobody"})).json()["runs"] == []
+    assert (await client.get("/api/runs", params={"user_id": "unknown"})).json()["runs"] == []
     (claimed,) = await engine.runs.claim(["h"])
     await expire_lease(engine, claimed)
     await engine.runs.expire()

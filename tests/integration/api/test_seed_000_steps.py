@@ -242,7 +242,7 @@ async def test_websocket_of_a_thread_gets_every_event_in_order(served: Served, e
 async def test_stopping_ends_the_streams(database_url: str) -> None:
     server = await asyncio.to_thread(serve, database_url)
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-        async with client.stream("GET", "/api/runs/nobody/events") as response:
+        async with client.stream("GET", "/api/runs/unknown/events") as response:
             stream = frames(response)
             await anext(stream)
             stopping = asyncio.create_task(asyncio.to_thread(server.stop))
@@ -263,7 +263,7 @@ async def test_test_routes_are_off_outside_development(database_url: str) -> Non
 
 
 async def test_two_servers_and_a_killed_listener(database_url: str, served: Served, engine: Engine) -> None:
-    """A client on either server sees all; with the listeners cut, both heal."""
+    """A client on either server sees all; with the listeners cut, both recover."""
     second = await asyncio.to_thread(serve, database_url)
     try:
         session = await engine.sessions.create("app", "user")

@@ -192,7 +192,7 @@ async def test_runs(client: httpx.AsyncClient) -> None:
     failed = (await client.post(f"{runs}/r1/fail", json={"error": "boom"})).json()
     assert (failed["status"], failed["error"]) == ("failed", "boom")
     assert_problem(await client.post(f"{runs}/r1/cancel"), 409)
-    assert_problem(await client.get(f"{runs}/nobody"), 404)
+    assert_problem(await client.get(f"{runs}/unknown"), 404)
     assert [run["id"] for run in (await client.get(runs)).json()["runs"]] == ["r1"]
     events = (await client.get(f"/api/sessions/{thread}/events")).json()["events"]
     assert [event["event_type"] for event in events] == [
@@ -216,7 +216,7 @@ async def test_debug_routes(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "thread_id", ["nobody", "0b6a4ffb-6d9e-4f5e-9f3e-2f6f1a9b7c11", "%00", "a" * 300, "é%s'\"", "1' OR '1'='1"]
+    "thread_id", ["unknown", "0b6a4ffb-6d9e-4f5e-9f3e-2f6f1a9b7c11", "%00", "a" * 300, "é%s'\"", "1' OR '1'='1"]
 )
 async def test_an_unknown_thread_is_not_found(client: httpx.AsyncClient, thread_id: str) -> None:
     path = httpx.URL("http://engine/api/sessions/").join(f"/api/sessions/{thread_id}".replace("%s", "%25s"))

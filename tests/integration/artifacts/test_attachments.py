@@ -134,7 +134,7 @@ async def test_limits_of_an_upload(guarded: Guarded) -> None:
             assert "COGNIZES_MAX_ARTIFACT_BYTES" in refused.json()["detail"]
         assert (await ada.post(path, content=b"")).status_code == 422
         assert (await ada.post(path, content=b"x", headers={"Content-Type": "no type"})).status_code == 422
-        assert (await ada.post("/agui/nobody/threads/t/attachments", content=b"x")).status_code in (403, 404)
+        assert (await ada.post("/agui/unknown/threads/t/attachments", content=b"x")).status_code in (403, 404)
 
 
 async def test_a_message_with_an_attachment(guarded: Guarded) -> None:

@@ -28,7 +28,7 @@ def test_create_list_rotate_revoke(kept_data_dir: Path) -> None:
 
 def test_mistakes_are_explained(kept_data_dir: Path) -> None:
     quick = QuickCognizes(kept_data_dir)
-    assert "there is no key nobody" in quick.fail("keys", "revoke", "nobody", code=2)
+    assert "there is no key unknown" in quick.fail("keys", "revoke", "unknown", code=2)
     assert quick("keys", "create").returncode == 2
     assert quick("keys", "create", "--app", "a", "--all-apps").returncode == 2
 

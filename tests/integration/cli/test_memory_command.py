@@ -35,13 +35,13 @@ def test_reembed_embeds_every_memory_and_continues_after_an_interruption(quick: 
     assert "3 vectors created by wordllama-256" in quick("memory", "reembed").stdout
     assert "0 vectors created" in quick("memory", "reembed").stdout
     assert "no embedder" in quick.fail("memory", "reembed", COGNIZES_EMBEDDER="none")
-    told = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
-    assert "COGNIZES_EMBEDDER" in told
+    printed = quick.fail("memory", "status", COGNIZES_EMBEDDER="nonsense")
+    assert "COGNIZES_EMBEDDER" in printed
 
 
 @pytest.mark.minilm
 def test_reembed_with_another_embedder_replaces_every_vector(quick: Cognizes, data_dir: Path) -> None:
     asyncio.run(_remember(data_dir, "none"))
     assert "5 vectors created by wordllama-256" in quick("memory", "reembed").stdout
-    told = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
-    assert "5 vectors created by all-MiniLM-L6-v2-int8-384" in told
+    printed = quick("memory", "reembed", COGNIZES_EMBEDDER="minilm").stdout
+    assert "5 vectors created by all-MiniLM-L6-v2-int8-384" in printed

@@ -22,7 +22,7 @@ def test_handlers_have_the_name_of_their_function_or_one_of_their_own() -> None:
         (["nonsense"], "is not a handler"),
         ([f"={MODULE}:journey"], "is not a handler"),
         (["no.such.module:handler"], "cannot be loaded"),
-        ([f"{MODULE}:nobody"], "cannot be loaded"),
+        ([f"{MODULE}:unknown"], "cannot be loaded"),
         ([f"{MODULE}:_folder"], "not an `async def` function"),
         ([f"{MODULE}:journey", f"{MODULE}:journey"], "two handlers"),
     ],

@@ -23,7 +23,7 @@ NODES = ("older", "newer")
 
 
 class Node:
-    """What a node does, and what it was told: `acknowledged` and `followed` ids of events, `runs` and their results."""
+    """What a node does, and what it received: `acknowledged` and `followed` ids of events, `runs` and their results."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine

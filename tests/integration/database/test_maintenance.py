@@ -82,7 +82,7 @@ async def test_expired_leases_are_released_with_an_event(engine: Engine) -> None
         await engine.runs.create(session, run_id=run_id, running=True)
     await maintenance_of(engine).close()
     await database_of(engine).pool.execute(
-        "UPDATE runs SET handler = 'somebody' WHERE id = 'silent';"
+        "UPDATE runs SET handler = 'unknown' WHERE id = 'silent';"
         "UPDATE runs SET lease_expires_at = now() - interval '1 s' WHERE id IN ('silent', 'homeless');"
         "UPDATE runs SET lease_expires_at = now() + interval '1 min' WHERE id = 'alive'"
     )
@@ -150,7 +150,7 @@ async def test_without_pg_cron_the_engine_schedules(engine: Engine) -> None:
 
 
 class FlawedDatabase(Database):
-    """Raises what no driver raises, as often as told."""
+    """Raises what no driver raises, as often as it is asked to."""
 
     flaws = 0
 

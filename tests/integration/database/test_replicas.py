@@ -1,4 +1,4 @@
-"""Reads on a real standby: they see what the caller was told, and fall back to the primary."""
+"""Reads on a real standby: they see what the caller received, and fall back to the primary."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_writer_reads_its_own_event_while_the_replica_is_behind(
     assert astuple(counted(engine)) == (1, 0, 0)
 
 
-async def test_a_follower_reads_the_event_that_it_was_told_of(
+async def test_a_follower_reads_the_event_of_its_notification(
     engine: Engine, session: Session, lagging: Standby, database_url: str
 ) -> None:
     """Another process writes; this one delivers the event and must not answer with an older timeline."""
@@ -116,7 +116,7 @@ async def test_a_follower_reads_the_event_that_it_was_told_of(
     assert counted(engine).behind >= 2
 
 
-async def test_a_request_names_the_sequence_that_its_caller_was_told_elsewhere(
+async def test_a_request_names_the_sequence_that_its_caller_received_elsewhere(
     engine: Engine, session: Session, lagging: Standby, pool: asyncpg.Pool
 ) -> None:
     """No notification reaches this process: the caller learned of the event from another one."""

@@ -61,25 +61,25 @@ async def test_both_versions_serve_one_database(older_source: Path, empty_databa
             async with node.working() as session:
                 assert session.thread_id == hello["thread_id"]
                 await until(_has_done_enough(node, "older"))
-                told: dict[str, Any] = await _stop(older)
+                printed: dict[str, Any] = await _stop(older)
             events = await engine.sessions.events(session)
             stored = [event.id for event in events]
             assert [event.sequence_num for event in events] == list(range(1, len(events) + 1))
             # Both wrote after the migration, no acknowledged event is missing, and none is stored twice.
-            for acknowledged in (node.acknowledged, node.streamed, told["acknowledged"], told["streamed"]):
+            for acknowledged in (node.acknowledged, node.streamed, printed["acknowledged"], printed["streamed"]):
                 assert len(acknowledged) >= _ENOUGH // 4
                 assert set(acknowledged) <= set(stored)
             assert len(set(stored)) == len(stored)
             # Each follower received what both wrote, in order, up to its end.
-            for followed in (node.followed, told["followed"]):
+            for followed in (node.followed, printed["followed"]):
                 assert followed == stored[: len(followed)]
                 assert set(followed) & set(node.acknowledged)
-                assert set(followed) & set(told["acknowledged"])
+                assert set(followed) & set(printed["acknowledged"])
             # Each version recalled, after the migration, what the other one said.
             assert "older" in node.recalled
-            assert "newer" in told["recalled"]
+            assert "newer" in printed["recalled"]
             # Each version executed runs that the other one enqueued.
-            assert {"newer on older", "older on newer"} <= {*node.runs.values(), *told["runs"].values()}
+            assert {"newer on older", "older on newer"} <= {*node.runs.values(), *printed["runs"].values()}
             failed = await engine.runs.search(status=["failed"])
             assert failed.items == []
     finally:

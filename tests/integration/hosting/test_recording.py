@@ -503,7 +503,7 @@ async def test_a_cancelled_run_is_cancelled_whatever_its_agent_does(
     assert (ended.status, ended.error) == (RunStatus.CANCELLED, None)
 
 
-async def test_a_cancellation_that_nobody_requested_fails_the_run(engine: Engine) -> None:
+async def test_a_cancellation_without_a_request_fails_the_run(engine: Engine) -> None:
     async def agent(_: RunAgentInput) -> AsyncIterator[BaseEvent]:
         for event in text("m", "begun"):
             yield event

@@ -27,8 +27,8 @@ _ADA = MemoryScope("shop", "ada")
 
 async def _fill(engine: Engine, session: Session) -> None:
     """Writes the secret into everything that a session has."""
-    told = {"text": f"my password is {_SECRET}"}
-    await engine.sessions.append(session, author="user", kind="user_message", content=told, state={"k": _SECRET})
+    content = {"text": f"my password is {_SECRET}"}
+    await engine.sessions.append(session, author="user", kind="user_message", content=content, state={"k": _SECRET})
     await engine.sessions.append(session, author="user", kind="state_update", state={"user:lang": "en", "app:v": 1})
     await engine.sessions.snapshot(session)
     await engine.branches.create(session.thread_id, f"b-{_SECRET}")

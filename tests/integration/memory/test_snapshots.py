@@ -113,10 +113,10 @@ class TestApply:
     async def test_newer_messages_stay(self, engine: Engine) -> None:
         session = await busy_session(engine)
         snapshot = await engine.memory.snapshots.take(session)
-        await engine.sessions.append(session, author="user", kind="user_message", text="meanwhile")
+        await engine.sessions.append(session, author="user", kind="user_message", text="later")
         await engine.memory.snapshots.apply(session, snapshot)
         texts = [message.content for message in await engine.sessions.messages(session)]
-        assert texts == ["hi \x00", "meanwhile"]
+        assert texts == ["hi \x00", "later"]
         now = (await engine.memory.snapshots.take(session)).working_memory
         assert [message["content"] for message in now.messages] == texts
 

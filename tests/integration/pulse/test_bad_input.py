@@ -246,13 +246,13 @@ async def test_a_blank_session_id_asks_for_a_new_one(engine: Engine, app: str, s
 
 
 async def test_unknown_sessions_are_not_found(engine: Engine, app: str) -> None:
-    assert await engine.sessions.get(app, "ada", "nobody") is None
-    assert await StateManager(database_of(engine)).delete_session(app, "ada", "nobody") is False
+    assert await engine.sessions.get(app, "ada", "unknown") is None
+    assert await StateManager(database_of(engine)).delete_session(app, "ada", "unknown") is False
     assert (await engine.sessions.list(app)).items == []
     unknown = [
-        Session("nobody", app, "ada"),
-        Session("nobody", app, "ada", thread_id=str(uuid4())),
-        Session("nobody", app, "ada", thread_id="not a uuid"),
+        Session("unknown", app, "ada"),
+        Session("unknown", app, "ada", thread_id=str(uuid4())),
+        Session("unknown", app, "ada", thread_id="not a uuid"),
     ]
     for missing in unknown:
         untouched = copy.deepcopy(missing)

@@ -491,7 +491,7 @@ class PulseMachine(RuleBasedStateMachine):
             case "content":
                 event.content["other"] = math.nan
             case "author":
-                event.author = "somebody else"
+                event.author = "another author"
             case "delta":
                 event.actions = {"state_delta": {"other": next(self.numbers)}}
             case "type":

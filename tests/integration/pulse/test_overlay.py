@@ -27,7 +27,7 @@ async def test_only_the_invocation_sees_pending_writes(engine: Engine) -> None:
         with pytest.raises(KeyError):
             state["old"]
         with pytest.raises(KeyError):
-            del state["nobody"]
+            del state["unknown"]
         other = await engine.sessions.get("app", "user", session.id)
         assert other is not None
         assert other.state == {"count": 0, "old": 1, "user:lang": "en"}
@@ -97,7 +97,7 @@ async def test_kill_9_in_the_middle_of_an_invocation_leaves_nothing(engine: Engi
 async def test_an_invocation_that_changes_nothing_is_no_event(engine: Engine) -> None:
     session = await engine.sessions.create("app", "user")
     async with engine.sessions.invocation(session) as state:
-        assert state.get("nobody") is None
+        assert state.get("unknown") is None
     assert await engine.sessions.events(session) == []
 
 

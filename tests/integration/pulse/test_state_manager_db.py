@@ -249,7 +249,7 @@ class TestScopes:
         for key in ("plain", "user:u", "app:a", "temp:t"):
             await manager.set_state(session, key, {"of": key})
             assert await manager.get_state(session, key) == {"of": key}
-        assert await manager.get_state(session, "nobody", 7) == 7
+        assert await manager.get_state(session, "unknown", 7) == 7
         stored = await manager.get_session("app", "user", session.id)
         assert stored is not None
         assert set(await manager.get_all_state(session)) - set(stored.state) == {"temp:t"}

@@ -38,7 +38,7 @@ def message(event_id: str = "", **delta: Any) -> Event:
 
 
 class LostAnswers:
-    """Lets statements be executed and committed, and loses what the server says about it, as often as it is told to."""
+    """Lets statements be executed and committed, and loses the answers of the server, as often as it is asked to."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.to_lose = 0
@@ -222,7 +222,7 @@ async def small_engine(database_url: str) -> AsyncIterator[Engine]:
 
 
 async def test_readers_get_a_connection_of_a_small_pool_while_writers_never_pause(small_engine: Engine) -> None:
-    """One connection is held, writers keep the other one at hand: it must go round."""
+    """One connection is held, writers reuse the other one: it must go round."""
     engine = small_engine
     sessions = [await engine.sessions.create("app", "user") for _ in range(4)]
     stop = False

@@ -40,7 +40,7 @@ async def test_a_claim_takes_due_runs_of_its_handlers(engine: Engine) -> None:
     for handler in ("a", "b", "c"):
         await engine.runs.enqueue(session, handler, run_id=handler)
     await engine.runs.enqueue(session, "a", run_id="tomorrow", available_at=later(days=1))
-    claimed = await engine.runs.claim(["c", "a", "nobody"], limit=10)
+    claimed = await engine.runs.claim(["c", "a", "unknown"], limit=10)
     assert [run.id for run in claimed] == ["a", "c"]
     assert (await engine.runs.get(session.thread_id, by_hand.id)).status == "pending"
     with pytest.raises(ConflictError):

@@ -129,9 +129,9 @@ async def test_an_illegal_transition_changes_nothing(engine: Engine) -> None:
     with pytest.raises(ConflictError):
         await engine.runs.create(session, run_id=run.id)
     with pytest.raises(NotFoundError):
-        await engine.runs.finish(session.thread_id, "nobody")
+        await engine.runs.finish(session.thread_id, "unknown")
     with pytest.raises(NotFoundError):
-        await engine.runs.get("not-a-uuid", "nobody")
+        await engine.runs.get("not-a-uuid", "unknown")
 
 
 async def test_of_two_concurrent_ends_one_succeeds(engine: Engine) -> None:
@@ -178,7 +178,7 @@ async def test_a_run_that_a_caller_executes_has_a_lease_and_an_attempt(engine: E
 
 
 async def test_every_run_ends_in_one_function(engine: Engine) -> None:
-    """Without `end_runs` no run ends, whichever part of the engine ends it."""
+    """Without `end_runs` no part of the engine ends a run."""
     session = await engine.sessions.create("app", "user")
     thread_id = session.thread_id
 

@@ -58,7 +58,7 @@ async def test_a_wrong_key_changes_nothing(engine: Engine) -> None:
     assert await run_events(engine, run) == before
     assert await table(engine, "SELECT * FROM run_signals") == []
     with pytest.raises(NotFoundError):
-        await engine.runs.signal("nobody", correlation_key="k")
+        await engine.runs.signal("unknown", correlation_key="k")
 
 
 async def test_the_same_signal_twice_counts_once(engine: Engine) -> None:

@@ -303,7 +303,7 @@ async def test_concurrent_runs_change_wider_scopes_exactly(engine: Engine) -> No
     async def count(run: HandledRun) -> None:
         for _ in range(5):
             await run.update_state(
-                lambda state: {key: state.get(key, 0) + 1 for key in ("mine", "user:shared", "app:everybody")}
+                lambda state: {key: state.get(key, 0) + 1 for key in ("mine", "user:shared", "app:shared")}
             )
 
     sessions = [await engine.sessions.create("app", "user") for _ in range(6)]
@@ -312,7 +312,7 @@ async def test_concurrent_runs_change_wider_scopes_exactly(engine: Engine) -> No
         for run in runs:
             await until_status(engine, run, RunStatus.COMPLETED, RunStatus.FAILED)
     states = [(await engine.sessions.store.get_thread(session.thread_id)).state for session in sessions]
-    assert states == [{"mine": 5, "user:shared": 30, "app:everybody": 30}] * 6
+    assert states == [{"mine": 5, "user:shared": 30, "app:shared": 30}] * 6
     events = [event for event in await engine.sessions.events(sessions[0]) if event.event_type == "state_update"]
     assert {event.run_id for event in events} == {runs[0].id}
 

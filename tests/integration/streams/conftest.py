@@ -18,7 +18,7 @@ from tests.integration.streams.redis_server import RedisServer
 
 Found = TypeVar("Found")
 
-PATIENCE = 150
+TIMEOUT = 150
 """Seconds that a condition may take on a machine that stalls; nothing here waits that long when it works."""
 
 
@@ -59,7 +59,7 @@ async def pair(database_url: str, backend: dict[str, Any]) -> AsyncIterator[Pair
 
 async def until(look: Callable[[], Awaitable[Found]]) -> Found:
     """Looks until it finds something."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not (found := await look()):
             await asyncio.sleep(0.01)
     return found
@@ -68,9 +68,9 @@ async def until(look: Callable[[], Awaitable[Found]]) -> Found:
 async def read_to_end(engine: Engine, thread_id: str, message_id: str, *, after: int = 0) -> str:
     """The text behind a chunk as a follower sees it, until the message has ended."""
     text = ""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
-            page = await engine.feed.read_chunks(thread_id, message_id, after=after, wait=PATIENCE)
+            page = await engine.feed.read_chunks(thread_id, message_id, after=after, wait=TIMEOUT)
             for chunk in page.chunks:
                 assert chunk.sequence == after + 1
                 after += 1
@@ -109,7 +109,7 @@ async def next_head(
     sequence: int = 0,
 ) -> StreamHead:
     """The next head of a message that has come so far."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         async for head in watch:
             if (
                 head.message_id == message_id

@@ -299,7 +299,7 @@ async def test_bad_questions(pair: Pair) -> None:
     with pytest.raises(InvalidInputError):
         await streams.append(thread, message_id, first_sequence=1, deltas=[1])  # type: ignore[list-item]
     with pytest.raises(InvalidInputError):
-        await streams.open(thread, role="nobody")
+        await streams.open(thread, role="unknown")
     with pytest.raises(NotFoundError):
         await streams.read(thread, "nothing")
     for act in (

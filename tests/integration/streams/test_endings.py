@@ -16,7 +16,7 @@ from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
 from tests.engine_parts import database_of
-from tests.integration.streams.conftest import PATIENCE, Pair, next_head, until, watching
+from tests.integration.streams.conftest import TIMEOUT, Pair, next_head, until, watching
 from tests.integration.streams.redis_server import RedisServer
 
 
@@ -70,7 +70,7 @@ async def test_nothing_reaches_a_stream_in_redis_while_it_is_being_ended(
     async def and_then_it_grows(*arguments: Any) -> Any:
         ending = await read(*arguments)
         await message.write("two")
-        await asyncio.wait_for(refused.wait(), PATIENCE)
+        await asyncio.wait_for(refused.wait(), TIMEOUT)
         return ending
 
     monkeypatch.setattr(ours.backend, "write", noting)

@@ -26,7 +26,7 @@ from cognizes.engine.streams.chunks import StreamStatus
 from cognizes.engine.streams.message_streams import choose_backend
 from cognizes.engine.streams.writer import MessageWriter
 from tests.engine_parts import database_of
-from tests.integration.streams.conftest import PATIENCE, Pair, next_head, read_to_end, until, watching
+from tests.integration.streams.conftest import TIMEOUT, Pair, next_head, read_to_end, until, watching
 from tests.integration.streams.redis_server import RedisServer
 
 _PRODUCER = """
@@ -80,7 +80,7 @@ async def _expire(pair: Pair) -> None:
     )
 
 
-async def test_a_producer_that_was_given_up_is_told_and_cannot_write(pair: Pair) -> None:
+async def test_a_producer_that_was_given_up_gets_an_error_and_cannot_write(pair: Pair) -> None:
     async with pair.ours.stream_message(pair.session, message_id="m") as message:
         await message.write("half")
         await until(lambda: _reaches(pair, 1))
@@ -282,11 +282,11 @@ async def test_redis_goes_away_and_comes_back(on_own_redis: Pair, own_redis: Red
         await message.write("before ")
         await until(lambda: _reaches(pair, 1))
         own_redis.kill()
-        # What fits into the buffer is taken; then the producer is told what is wrong.
+        # What fits into the buffer is taken; then the producer gets an error.
         with pytest.raises(StreamUnavailableError, match="Redis"):
             while True:
                 await message.write("x" * 512)
-        # Who reads in the producer's process reads on, who reads elsewhere is told.
+        # Readers in the producer's process read on, readers elsewhere get an error.
         assert (await pair.ours.streams.read(pair.thread_id, "m")).chunks
         with pytest.raises(StreamUnavailableError):
             await pair.other.streams.read(pair.thread_id, "m")
@@ -305,7 +305,7 @@ async def _has_recovered(pair: Pair) -> bool:
     return pair.ours.streams.flusher.failure is None
 
 
-async def test_health_says_what_redis_does_and_goes_on(on_own_redis: Pair, own_redis: RedisServer) -> None:
+async def test_health_reports_redis_and_its_recovery(on_own_redis: Pair, own_redis: RedisServer) -> None:
     transport = httpx.ASGITransport(create_app(engine=on_own_redis.ours, agents=[]))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
         for _ in range(2):
@@ -366,7 +366,7 @@ async def test_an_engine_that_is_closed_at_once_does_not_wait_for_its_doorbell(
         async with Engine.open(database_url, redis_url=redis_server.url) as engine:
             backend = choose_backend(engine.settings, database_of(engine))
             await backend.start(lambda _: None)
-            await asyncio.wait_for(backend.close(), PATIENCE)
+            await asyncio.wait_for(backend.close(), TIMEOUT)
 
 
 async def test_what_is_no_url_of_a_redis_is_a_clear_error(database_url: str) -> None:
@@ -383,7 +383,7 @@ async def test_a_cluster(database_url: str) -> None:
             async with Redis.from_url(server.url) as redis:
                 assert "cmdstat_cluster" in await redis.info("commandstats"), "the backend asks for the slots"
             pair = Pair(ours, other, await ours.sessions.create("app", "user"))
-            async with asyncio.timeout(PATIENCE), watching(pair.other, pair.thread_id) as watch:
+            async with asyncio.timeout(TIMEOUT), watching(pair.other, pair.thread_id) as watch:
                 followers = []
                 for number in range(5):
                     name = f"m{number}"

@@ -1,4 +1,4 @@
-"""AG-UI observers of a run that goes on in another process: chunk by chunk, nothing twice."""
+"""AG-UI observers of a run that continues in another process: chunk by chunk, nothing twice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ag_ui.core import BaseEvent
 from cognizes.engine.agui.observation import Observation, started
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.engine_parts import observer_of
-from tests.integration.streams.conftest import PATIENCE, Pair, until
+from tests.integration.streams.conftest import TIMEOUT, Pair, until
 from tests.unittests.agui.legality import assert_legal
 
 
 class Following:
-    """What an observer in the other process was told so far."""
+    """What an observer in the other process received so far."""
 
     def __init__(self, pair: Pair, run_id: str, observation: Observation | None = None) -> None:
         self.frames: list[dict[str, Any]] = []
@@ -32,7 +32,7 @@ class Following:
             self.frames.append(_plain(frame))
 
     async def end(self) -> list[dict[str, Any]]:
-        await asyncio.wait_for(self.task, PATIENCE)
+        await asyncio.wait_for(self.task, TIMEOUT)
         assert_legal(self.frames)
         return self.frames
 
@@ -82,7 +82,7 @@ async def test_the_text_so_far_then_every_chunk_then_the_end(pair: Pair, tasks: 
         await until(lambda: _is(late.is_attached))
         for number, word in enumerate(("three ", "four "), 1):
             await message.write(word)
-            # Each chunk is told while the message is still being written.
+            # Each chunk is sent while the message is still being written.
             await until(lambda number=number: _is(len(late.deltas) == number))
     frames = await late.end()
     assert late.snapshot[-1] == {"id": "m", "role": "assistant", "content": "one two "}
@@ -154,13 +154,13 @@ async def test_thoughts_are_no_messages(pair: Pair) -> None:
         async with pair.ours.stream_message(pair.session, message_id="m"):
             pass
         # No signal names the thought.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (signal := await anext(signals)).type != "message_completed":
                 assert signal.fields.get("message_id", "m") == "m"
         assert signal.fields["message_id"] == "m"
 
 
-async def test_what_a_dead_producer_thought_and_said_is_kept_and_told_once(pair: Pair, tasks: list[Following]) -> None:
+async def test_what_a_dead_producer_thought_and_said_is_kept_and_sent_once(pair: Pair, tasks: list[Following]) -> None:
     run = await pair.ours.runs.create(pair.session, run_id="r", running=True)
     thought = await pair.ours.streams.write_message(
         pair.session, role="thought", message_id="m/thought", run_id="r"

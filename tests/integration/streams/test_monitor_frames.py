@@ -13,7 +13,7 @@ from cognizes.engine import Engine, Event
 from cognizes.engine.pulse.event_bridge import AgUiEvent
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.engine_parts import bridge_of, monitor_of
-from tests.integration.streams.conftest import PATIENCE, Pair
+from tests.integration.streams.conftest import TIMEOUT, Pair
 
 
 class Reader:
@@ -31,14 +31,14 @@ class Reader:
                     return
 
     async def until(self, text: str) -> None:
-        """Wait until this text was told."""
-        async with asyncio.timeout(PATIENCE):
+        """Wait until this text was received."""
+        async with asyncio.timeout(TIMEOUT):
             while self.text != text:
                 assert not self._task.done(), self._task.result()
                 await asyncio.sleep(0.005)
 
     async def end(self) -> list[str]:
-        await asyncio.wait_for(self._task, PATIENCE)
+        await asyncio.wait_for(self._task, TIMEOUT)
         return [frame.type.value for frame in self.frames]
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ async def readers(pair: Pair) -> AsyncIterator[list[Reader]]:
         reader.close()
 
 
-async def test_every_chunk_is_told_while_the_message_is_written_and_nothing_twice(
+async def test_every_chunk_is_sent_while_the_message_is_written_and_nothing_twice(
     pair: Pair, readers: list[Reader]
 ) -> None:
     words = [f"word{number} " for number in range(12)]
@@ -97,7 +97,7 @@ async def test_thoughts_come_before_the_text_and_are_not_repeated(pair: Pair, re
     async with pair.ours.runs.start(pair.session, run_id="r") as run:
         async with run.message("thought", message_id="m/thought") as thinking:
             await thinking.write("let me ")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while any(reader.thoughts != ["let me "] for reader in readers):
                     await asyncio.sleep(0.005)
             await thinking.write("see")
@@ -112,7 +112,7 @@ async def test_thoughts_come_before_the_text_and_are_not_repeated(pair: Pair, re
         assert kinds.index("REASONING_END") < kinds.index("TEXT_MESSAGE_START")
 
 
-async def test_a_reader_that_comes_in_the_middle_is_told_the_text_so_far(pair: Pair) -> None:
+async def test_a_reader_that_comes_in_the_middle_receives_the_text_so_far(pair: Pair) -> None:
     async with (
         pair.ours.runs.start(pair.session, run_id="r") as run,
         run.message("assistant", message_id="m") as message,
@@ -159,7 +159,7 @@ async def test_two_messages_at_once_and_another_run_beside_them(pair: Pair, read
             await one.write(f"a{number}")
             await two.write(f"b{number}")
             await foreign.write(f"c{number}")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while any(len(reader.text) < 20 for reader in readers):
                 await asyncio.sleep(0.005)
     for reader in readers:
@@ -169,7 +169,7 @@ async def test_two_messages_at_once_and_another_run_beside_them(pair: Pair, read
             assert _text_of(reader, name) == "".join(f"{name}{number}" for number in range(5))
 
 
-async def test_a_message_that_is_stored_while_its_stream_is_open_is_told_once(pair: Pair) -> None:
+async def test_a_message_that_is_stored_while_its_stream_is_open_is_sent_once(pair: Pair) -> None:
     """ADK stores the event itself and ends the stream afterwards; a reader may come in between."""
     run = await pair.ours.runs.create(pair.session, run_id="r", running=True)
     message = await pair.ours.streams.write_message(pair.session, message_id="m", run_id="r").open()
@@ -177,7 +177,7 @@ async def test_a_message_that_is_stored_while_its_stream_is_open_is_told_once(pa
     event = Event("m", pair.thread_id, "", "agent", "assistant_message", {"text": "all of it"}, run_id="r")
     await pair.ours.sessions.append_to_thread(thread_uuid(pair.thread_id), event)
     late = [Reader(engine, "r", after=after) for engine in (pair.ours, pair.other) for after in (0, 2)]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not all(engine.feed.open_streams(thread_uuid(pair.thread_id)) for engine in (pair.ours, pair.other)):
             await asyncio.sleep(0.005)
     await message.mark_stored()
@@ -199,7 +199,7 @@ async def test_a_reader_of_a_quiet_thread_follows_no_streams(pair: Pair) -> None
             await reader.until("hellox")
             assert _has_streams(pair)
         # The next sweep notices that nothing is open any more.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while _has_streams(pair):
                 await asyncio.sleep(0.05)
     await reader.end()
@@ -232,7 +232,7 @@ async def test_subscribers_of_a_run_share_the_encoded_frames(pair: Pair) -> None
     monitor = monitor_of(pair.other)
     sending = [asyncio.create_task(monitor.send("shared", outlet, thread_id=thread)) for outlet in outlets]
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not all(outlet.bodies for outlet in outlets):
                 await asyncio.sleep(0.005)
             for number in range(20):

@@ -21,7 +21,7 @@ from tests.integration.api.conftest import client
 
 __all__ = ["client"]
 
-PATIENCE = 60
+TIMEOUT = 60
 Found = TypeVar("Found")
 
 
@@ -68,7 +68,7 @@ async def serving(engine: Engine, *, beat: float = 1.0, seconds: int = 30, port:
 
 async def until(condition: Callable[[], Found | Awaitable[Found]]) -> Found:
     """Waits for a condition, for as long as a slow machine may need."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             value = condition()
             found = await value if isinstance(value, Awaitable) else value
@@ -85,7 +85,7 @@ async def url(engine: Engine) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as opened:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as opened:
         yield opened
 
 
@@ -107,7 +107,7 @@ class SignalReader:
     async def next(self) -> dict[str, Any]:
         """The next signal."""
         frame: dict[str, str] = {}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             async for line in self.lines:
                 self.bytes += len(line.encode()) + 1
                 if line:

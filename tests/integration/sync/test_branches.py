@@ -68,7 +68,7 @@ async def test_branches_of_branches(engine: Engine, session: Session) -> None:
     await engine.branches.switch(session.thread_id, "a")
     first = await say(engine, session, "a 1")
     await say(engine, session, "a 2")
-    # An event of `a`: the new branch is a child of `a`, whichever is active.
+    # An event of `a`: the new branch is a child of `a`, also when another one is active.
     await engine.branches.switch(session.thread_id, "main")
     await say(engine, session, "main 2")
     child = await engine.branches.create(session.thread_id, "b", at_sequence=first)

@@ -14,11 +14,11 @@ import pytest
 from cognizes.engine import Engine, Session
 from cognizes.engine.sync.client import Connection, ContextCopy, SignalPullClient
 from tests.engine_parts import database_of
-from tests.integration.sync.conftest import PATIENCE, kept_port, serving, until
+from tests.integration.sync.conftest import TIMEOUT, kept_port, serving, until
 
 
 async def reached(client: SignalPullClient, condition: Callable[[ContextCopy], Any]) -> ContextCopy:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return await client.wait_for(condition)
 
 
@@ -269,10 +269,10 @@ async def test_an_unexpected_error_ends_the_client_instead_of_hanging(
 
 
 async def test_the_client_reports_that_it_reconnects(engine: Engine, session: Session) -> None:
-    told: list[Connection] = []
+    reported: list[Connection] = []
     with kept_port() as port:
         async with serving(engine, port=port) as url:
-            client = SignalPullClient(url, session.thread_id, on_connection=told.append)
+            client = SignalPullClient(url, session.thread_id, on_connection=reported.append)
             assert client.connection is Connection.CONNECTING
             await client.__aenter__()
             await reached(client, lambda copy: copy.state == "Idle")
@@ -281,9 +281,9 @@ async def test_the_client_reports_that_it_reconnects(engine: Engine, session: Se
             await until(lambda: client.connection is Connection.OPEN)
             await client.__aexit__(None, None, None)
     # A server that is stopping may accept one more connection before it closes.
-    assert told[:2] == [Connection.OPEN, Connection.RECONNECTING]
-    assert set(told[::2]) == {Connection.OPEN}
-    assert set(told[1::2]) == {Connection.RECONNECTING}
+    assert reported[:2] == [Connection.OPEN, Connection.RECONNECTING]
+    assert set(reported[::2]) == {Connection.OPEN}
+    assert set(reported[1::2]) == {Connection.RECONNECTING}
 
 
 class CountingTransport(httpx.AsyncHTTPTransport):

@@ -29,7 +29,7 @@ async def test_metadata_has_the_fields_of_the_seed(engine: Engine, session: Sess
         }  # fmt: skip
         assert seed.items() <= found.items()
         assert (found["last_sequence"], found["session_id"], found["title"]) == (1, "my session", None)
-    assert (await client.get("/contexts/nobody/metadata")).status_code == 404
+    assert (await client.get("/contexts/unknown/metadata")).status_code == 404
 
 
 async def test_the_state_follows_from_events_runs_and_streams(engine: Engine, session: Session) -> None:
@@ -58,14 +58,14 @@ async def test_the_state_follows_from_events_runs_and_streams(engine: Engine, se
 
 
 async def test_the_state_of_a_long_run_is_found(engine: Engine, session: Session) -> None:
-    """More events than one look at the newest ones takes in, none of which tells that a run goes on."""
+    """More events than one page of the newest ones, none of which shows that a run continues."""
     async with engine.runs.start(session) as run:
         await asyncio.gather(*(
             append(engine, session, "work_plan", content={"step": number}, run_id=run.id) for number in range(100)
         ))  # fmt: skip
         await append(engine, session, "assistant_message", text="so far", run_id=run.id)
         assert await engine.contexts.state(session.thread_id) == "ProcessingLLMResponse"
-        # A question in between: nothing before it is looked at, and the run goes on all the same.
+        # A question in between: nothing before it is read, and the run continues.
         await append(engine, session, "user_message", "user", text="and?")
         await asyncio.gather(*(append(engine, session, "work_plan", run_id=run.id) for _ in range(70)))
         await append(engine, session, "user_message", "user", text="and?")
@@ -95,7 +95,7 @@ async def test_messages_by_id_and_by_branch(engine: Engine, session: Session, cl
     for number in range(5):
         content = {"message_id": f"m{number}"}
         await append(engine, session, "user_message", "user", text=f"text {number}", content=content)
-    found = (await client.get(path, params={"ids": "m3,m1,nobody,m3"})).json()
+    found = (await client.get(path, params={"ids": "m3,m1,unknown,m3"})).json()
     assert (found["requested_count"], found["found_count"]) == (3, 2)
     first = {
         "id": "m3", "role": "user", "content": [{"type": "text", "text": "text 3"}], "tool_calls": None,
@@ -218,7 +218,7 @@ BAD_INPUT = [
     ("messages?branch=nowhere", 404),
     ("llm-context?max_tokens=0", 422),
     ("llm-context?branch=nowhere", 404),
-    ("messages/nobody/streaming-chunks", 404),
+    ("messages/unknown/streaming-chunks", 404),
     ("messages/m/streaming-chunks?from_sequence=-1", 422),
     ("messages/m/streaming-chunks?from_sequence=x", 422),
     (f"messages/m/streaming-chunks?from_sequence={10**30}", 422),
@@ -305,8 +305,8 @@ class TestLlmContext:
     ) -> None:
         await append(engine, session, "observe", content={"tool_call_id": "lost", "observation": "x"})
         await append(engine, session, "act", content={"tool_call_id": "open", "tool_name": "search"})
-        await append(engine, session, "user_message", "user", text="meanwhile")
-        assert await self.read(engine, session) == [{"role": "user", "content": "meanwhile"}]
+        await append(engine, session, "user_message", "user", text="later")
+        assert await self.read(engine, session) == [{"role": "user", "content": "later"}]
 
     async def test_adk_events_and_only_the_active_branch(self, engine: Engine, session: Session) -> None:
         for number, event in enumerate(

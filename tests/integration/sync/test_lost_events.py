@@ -22,7 +22,7 @@ from tests.listeners import kill_listeners
 
 
 @pytest.fixture
-async def told(engine: Engine, session: Session) -> Session:
+async def followed(engine: Engine, session: Session) -> Session:
     """A session with three messages of a run."""
     for text in ("one", "two", "three"):
         await engine.sessions.append(session, author="user", kind="user_message", text=text, run_id="r")
@@ -52,27 +52,27 @@ async def fail_over(pool: asyncpg.Pool, session: Session, *, lost: int, then: li
 
 
 async def test_a_follower_ends_with_an_error_if_as_many_new_events_exist(
-    engine: Engine, told: Session, pool: asyncpg.Pool
+    engine: Engine, followed: Session, pool: asyncpg.Pool
 ) -> None:
-    async with aclosing(engine.live(told)) as events:
+    async with aclosing(engine.live(followed)) as events:
         assert [(await anext(events)).sequence_num for _ in range(3)] == [1, 2, 3]
-        await fail_over(pool, told, lost=1, then=["another"])
+        await fail_over(pool, followed, lost=1, then=["another"])
         with pytest.raises(FeedRewoundError, match="another event 3"):
             await anext(events)
 
 
 async def test_a_follower_ends_with_an_error_if_more_new_events_exist(
-    engine: Engine, told: Session, pool: asyncpg.Pool
+    engine: Engine, followed: Session, pool: asyncpg.Pool
 ) -> None:
-    async with aclosing(engine.live(told)) as events:
+    async with aclosing(engine.live(followed)) as events:
         assert [(await anext(events)).sequence_num for _ in range(3)] == [1, 2, 3]
-        await fail_over(pool, told, lost=2, then=["a", "b", "c", "d"])
+        await fail_over(pool, followed, lost=2, then=["a", "b", "c", "d"])
         with pytest.raises(FeedRewoundError, match="another event 3"):
             await anext(events)
 
 
 async def test_frames_of_both_profiles_end_with_an_error(
-    told: Session, http: httpx.AsyncClient, pool: asyncpg.Pool
+    followed: Session, http: httpx.AsyncClient, pool: asyncpg.Pool
 ) -> None:
     for profile in ("monitor", "agui"):
         async with http.stream("GET", f"/api/runs/r/events?profile={profile}") as response:
@@ -80,7 +80,7 @@ async def test_frames_of_both_profiles_end_with_an_error(
             seen = [await anext(lines)]
             while not any("three" in line for line in seen):
                 seen.append(await anext(lines))
-            await fail_over(pool, told, lost=1, then=["three"])
+            await fail_over(pool, followed, lost=1, then=["three"])
             seen += [line async for line in lines]
         last = json.loads([line for line in seen if line.startswith("data: ")][-1].removeprefix("data: "))
         assert (last["type"], last["code"]) == ("RUN_ERROR", "FEED_REWOUND")
@@ -91,19 +91,21 @@ async def test_frames_of_both_profiles_end_with_an_error(
 
 
 async def test_signals_begin_again_and_say_that_messages_were_removed(
-    told: Session, http: httpx.AsyncClient, url: str, pool: asyncpg.Pool
+    followed: Session, http: httpx.AsyncClient, url: str, pool: asyncpg.Pool
 ) -> None:
-    path = f"/contexts/{told.thread_id}/events"
-    socket_url = f"{url.replace('http', 'ws', 1)}/ws/signals?contexts={told.thread_id}"
+    path = f"/contexts/{followed.thread_id}/events"
+    socket_url = f"{url.replace('http', 'ws', 1)}/ws/signals?contexts={followed.thread_id}"
     async with listening(http, path) as reader, websockets.connect(socket_url) as socket:
         await reader.until("state_changed")
-        await fail_over(pool, told, lost=2, then=["another"])
+        await fail_over(pool, followed, lost=2, then=["another"])
         again = await reader.until("state_changed", messages_removed=True)
         assert again["sequence_num"] == 2
         assert reader.ids[-1] == "2"
         while not json.loads(await socket.recv()).get("messages_removed"):
             pass
-        await pool.execute("INSERT INTO messages (thread_id, role, content) VALUES ($1, 'user', 'x')", told.thread_id)
+        await pool.execute(
+            "INSERT INTO messages (thread_id, role, content) VALUES ($1, 'user', 'x')", followed.thread_id
+        )
         assert (await reader.until("message_created"))["sequence_num"] == 3
         while json.loads(await socket.recv())["type"] != "message_created":
             pass
@@ -111,28 +113,28 @@ async def test_signals_begin_again_and_say_that_messages_were_removed(
 
 @pytest.mark.parametrize("then", [[], ["another"], ["a", "b", "c", "d"]])
 async def test_the_client_ends_up_with_what_is_stored(
-    engine: Engine, told: Session, url: str, pool: asyncpg.Pool, then: list[str]
+    engine: Engine, followed: Session, url: str, pool: asyncpg.Pool, then: list[str]
 ) -> None:
-    async with SignalPullClient(url, told.id) as client:
+    async with SignalPullClient(url, followed.id) as client:
         await reached(client, is_whole(3))
-        await engine.sessions.append(told, author="user", kind="user_message", text="four")
+        await engine.sessions.append(followed, author="user", kind="user_message", text="four")
         await reached(client, lambda copy: texts(copy) == ["one", "two", "three", "four"] and is_whole(4)(copy))
-        await fail_over(pool, told, lost=2, then=then)
+        await fail_over(pool, followed, lost=2, then=then)
         await reached(client, lambda copy: texts(copy) == ["one", "two", *then])
 
 
 async def test_a_client_that_was_away_ends_up_with_what_is_stored(
-    engine: Engine, told: Session, pool: asyncpg.Pool
+    engine: Engine, followed: Session, pool: asyncpg.Pool
 ) -> None:
     """It reconnects, with a position that exists again, to a server that did not follow the thread."""
     with kept_port() as port:
         async with serving(engine, port=port) as url:
-            client = SignalPullClient(url, told.id)
+            client = SignalPullClient(url, followed.id)
             await client.__aenter__()
             await reached(client, is_whole(3))
-            await engine.sessions.append(told, author="user", kind="user_message", text="four")
+            await engine.sessions.append(followed, author="user", kind="user_message", text="four")
             await reached(client, lambda copy: len(copy.messages) == 4)
-        await fail_over(pool, told, lost=2, then=["a", "b", "c"])
+        await fail_over(pool, followed, lost=2, then=["a", "b", "c"])
         async with serving(engine, port=port):
             await reached(client, lambda copy: texts(copy) == ["one", "two", "a", "b", "c"])
             await client.__aexit__(None, None, None)

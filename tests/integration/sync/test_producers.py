@@ -65,7 +65,7 @@ async def test_roles_and_parts(client: httpx.AsyncClient, context: str) -> None:
         await post(client, f"{context}/messages", 201, role=role, content=[{"type": "text", "text": role}])
     messages = (await client.get(f"{context}/messages")).json()["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
-    for bad in ({"role": "nobody", "content": "x"}, {"role": "user"}, {"role": "user", "content": [{"type": "image"}]},
+    for bad in ({"role": "unknown", "content": "x"}, {"role": "user"}, {"role": "user", "content": [{"type": "image"}]},
                 {"role": "user", "content": "x", "message_id": "m" * 201}, {"role": "user", "content": 1}):  # fmt: skip
         await post(client, f"{context}/messages", 422, **bad)
 
@@ -132,7 +132,7 @@ async def test_approvals(client: httpx.AsyncClient, context: str) -> None:
     waiting = (await client.get(path)).json()["approvals"]
     assert [approval["tool_input"] for approval in waiting] == [{"path": "x"}]
     assert (await client.get(f"{context}/metadata")).json()["current_state"] == "AwaitingToolApproval"
-    await post(client, f"{path}/nobody", 404, approved=True)
+    await post(client, f"{path}/unknown", 404, approved=True)
     assert (await post(client, f"{path}/a", approved=True, reason="fine"))["approved"] is True
     await post(client, f"{path}/a", approved=True, reason="fine")
     await post(client, f"{path}/a", 409, approved=False)
@@ -197,4 +197,4 @@ async def test_an_unknown_context_is_a_404(client: httpx.AsyncClient) -> None:
         "tool-approvals": {"tool_name": "x"}, "tool-approvals/a": {"approved": True}, "branches": {"name": "x"},
     }  # fmt: skip
     for path, body in bodies.items():
-        await post(client, f"/contexts/nobody/{path}", 404, **body)
+        await post(client, f"/contexts/unknown/{path}", 404, **body)

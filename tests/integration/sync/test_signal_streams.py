@@ -12,7 +12,7 @@ import websockets
 
 from cognizes.engine import Engine, NotFoundError, Session
 from cognizes.engine.api.main import create_app
-from tests.integration.sync.conftest import PATIENCE, listening, serving, until
+from tests.integration.sync.conftest import TIMEOUT, listening, serving, until
 
 
 async def say(engine: Engine, session: Session, text: str, **more: Any) -> int:
@@ -20,7 +20,7 @@ async def say(engine: Engine, session: Session, text: str, **more: Any) -> int:
     return event.sequence_num or 0
 
 
-def told(signals: list[dict[str, Any]], kind: str, field: str) -> list[Any]:
+def values_of(signals: list[dict[str, Any]], kind: str, field: str) -> list[Any]:
     return [signal[field] for signal in signals if signal["type"] == kind]
 
 
@@ -35,7 +35,7 @@ async def test_a_turn_is_signalled_from_the_message_to_rest(
         async with engine.runs.start(session) as run:
             async with engine.stream_message(session, message_id="m1", run_id=run.id) as message:
                 await reader.until("message_created", message_id="m1", role="assistant")
-                # Latest wins: a state that has passed before the run's event was heard of is not told.
+                # Latest wins: a state that has passed before the run's event was received is not sent.
                 await reader.until("state_changed", new_state="AwaitingLLMResponse")
                 await message.write("hel")
                 await reader.until("content_delta", message_id="m1", current_sequence=1)
@@ -43,7 +43,7 @@ async def test_a_turn_is_signalled_from_the_message_to_rest(
                 await reader.until("content_delta", message_id="m1", current_sequence=2)
             await reader.until("message_completed", message_id="m1", final_sequence=2)
         await reader.until("state_changed", new_state="Idle")
-        states = told(reader.seen, "state_changed", "new_state")
+        states = values_of(reader.seen, "state_changed", "new_state")
     assert states == [
         "Idle", "ProcessingUserMessage", "PreparingLLMRequest", "AwaitingLLMResponse", "StreamingLLMResponse",
         "ProcessingLLMResponse", "Idle",
@@ -52,7 +52,7 @@ async def test_a_turn_is_signalled_from_the_message_to_rest(
     assert [int(number) for number in reader.ids] == sorted(int(number) for number in reader.ids)
 
 
-async def test_a_late_joiner_is_told_where_every_streamed_message_is(
+async def test_a_late_joiner_receives_the_position_of_every_streamed_message(
     engine: Engine, session: Session, http: httpx.AsyncClient
 ) -> None:
     async with engine.stream_message(session, message_id="a") as a, engine.stream_message(session, message_id="b") as b:
@@ -61,7 +61,7 @@ async def test_a_late_joiner_is_told_where_every_streamed_message_is(
         await b.write("x")
         async with listening(http, f"/v1/contexts/{session.id}/events") as reader:
             first = [await reader.next() for _ in range(3)]
-    assert told(first, "state_changed", "new_state") == ["StreamingLLMResponse"]
+    assert values_of(first, "state_changed", "new_state") == ["StreamingLLMResponse"]
     deltas = {signal["message_id"]: signal["current_sequence"] for signal in first if "message_id" in signal}
     assert deltas == {"a": 3, "b": 1}
 
@@ -99,19 +99,19 @@ async def test_last_event_id_brings_what_was_missed(engine: Engine, session: Ses
             await message.write("x")
     async with listening(http, path, last_event_id=left_at) as reader:
         await reader.until("message_completed", message_id="m3", final_sequence=4)
-        assert told(reader.seen, "message_created", "message_id") == ["m2"]
+        assert values_of(reader.seen, "message_created", "message_id") == ["m2"]
         # Then where things stand.
         assert (await reader.until("state_changed"))["new_state"] == "Idle"
         assert reader.ids[-1] == "3"
     async with listening(http, f"{path}?after=2") as reader:
         await reader.until("message_completed", message_id="m3")
-        assert told(reader.seen, "message_created", "message_id") == []
+        assert values_of(reader.seen, "message_created", "message_id") == []
     for strange in ("x", "99", "-1", "1.2"):
         async with listening(http, path, last_event_id=strange) as reader:
             assert (await reader.next())["new_state"] == "Idle"
 
 
-async def test_every_signal_of_an_event_is_told_again_when_only_some_arrived(
+async def test_every_signal_of_an_event_is_sent_again_when_only_some_arrived(
     engine: Engine, session: Session, http: httpx.AsyncClient
 ) -> None:
     async with listening(http, f"/contexts/{session.thread_id}/events") as reader:
@@ -124,7 +124,7 @@ async def test_every_signal_of_an_event_is_told_again_when_only_some_arrived(
 
 
 async def test_an_unknown_context_is_a_404_before_the_stream_opens(http: httpx.AsyncClient, session: Session) -> None:
-    for path in ("/contexts/nobody/events", f"/events?contexts={session.thread_id},nobody"):
+    for path in ("/contexts/unknown/events", f"/events?contexts={session.thread_id},unknown"):
         answer = await http.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
     assert (await http.get("/events?contexts=,")).status_code == 422
@@ -149,14 +149,14 @@ async def test_many_contexts_on_one_connection(engine: Engine, session: Session,
     await say(engine, other, "again", content={"message_id": "m2"})
     async with listening(http, path, last_event_id=left_at) as reader:
         await reader.until("message_created", context_id=other.thread_id, message_id="m2")
-        assert told(reader.seen, "message_created", "message_id") == ["m2"]
+        assert values_of(reader.seen, "message_created", "message_id") == ["m2"]
 
 
 async def test_heartbeats_carry_the_newest_sequence(engine: Engine, session: Session) -> None:
     assert engine.settings.heartbeat_seconds == 30
     async with (
         serving(engine, seconds=1, beat=0.05) as url,
-        httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http,
+        httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http,
         listening(http, f"/contexts/{session.thread_id}/events") as reader,
     ):
         assert (await reader.until("heartbeat"))["sequence_num"] == 0
@@ -198,7 +198,7 @@ def signals_kept(taken: list[Any]) -> int:
 async def test_a_subscription_ends_with_its_context(engine: Engine, session: Session) -> None:
     async with engine.signals.follow([session.thread_id]) as signals:
         await engine.sessions.delete(session)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             async for _ in signals:
                 pass
     with pytest.raises(NotFoundError):
@@ -210,7 +210,7 @@ async def test_a_deleted_context_ends_its_stream(engine: Engine, session: Sessio
     async with listening(http, f"/contexts/{session.thread_id}/events") as reader:
         await reader.next()
         await engine.sessions.delete(session)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             rest = [line async for line in reader.lines if line.startswith("data") and "heartbeat" not in line]
         assert rest == []
 
@@ -234,7 +234,7 @@ class Socket:
         await self._connection.send(json.dumps(request))
 
     async def until(self, kind: str, **fields: Any) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 text = await self._connection.recv()
                 assert len(text) < 8000
@@ -257,8 +257,8 @@ async def test_websocket_subscriptions_change_while_open(engine: Engine, session
 
         await socket.send(type="unsubscribe", contexts=[session.thread_id])
         assert (await socket.until("subscribed"))["contexts"] == [other.thread_id]
-        await say(engine, session, "not told")
-        await say(engine, other, "told", content={"message_id": "m2"})
+        await say(engine, session, "not sent")
+        await say(engine, other, "sent", content={"message_id": "m2"})
         seen = await socket.until("message_created")
         assert (seen["context_id"], seen["message_id"]) == (other.thread_id, "m2")
 
@@ -272,7 +272,8 @@ async def test_websocket_bad_requests_are_answered_without_side_effects(url: str
         socket = Socket(connection)
         for request in (
             "nonsense", "[]", '{"type": "subscribe"}', '{"type": "x", "contexts": ["my session"]}',
-            '{"type": "subscribe", "contexts": ["nobody"]}', '{"type": "subscribe", "contexts": [1]}', b"\x00\xff", b"",
+            '{"type": "subscribe", "contexts": ["unknown"]}', '{"type": "subscribe", "contexts": [1]}', b"\x00\xff",
+            b"",
         ):  # fmt: skip
             await connection.send(request)
             assert (await socket.until("error"))["detail"]
@@ -297,7 +298,7 @@ async def test_a_websocket_whose_reader_stopped_reading_is_given_up(database_url
             "query_string": f"contexts={session.thread_id}".encode(), "subprotocols": [], "client": ("test", 1),
         }  # fmt: skip
         app: Any = create_app(engine=engine, agents=[])
-        await asyncio.wait_for(app(scope, inbox.get, send), PATIENCE)
+        await asyncio.wait_for(app(scope, inbox.get, send), TIMEOUT)
         assert sent[:2] == ["websocket.accept", "websocket.send"]
         assert app.state.heartbeats.connections == 0
         await app.state.heartbeats.close()

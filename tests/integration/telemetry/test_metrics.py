@@ -181,7 +181,7 @@ async def test_runs_claims_waits_and_lost_leases(measured: Engine, client: httpx
         return "done"
 
     run = await measured.runs.enqueue(session, "slow", run_id="r1")
-    await measured.runs.enqueue(session, "nobody", run_id="r2")
+    await measured.runs.enqueue(session, "unknown", run_id="r2")
     async with Worker(measured, {"slow": handler}):
         await until_true(lambda: _status(measured, run.thread_id, "r1", "completed"))
     after = await scrape(client)

@@ -19,7 +19,7 @@ def _response(part: types.Part, *, partial: bool | None = None) -> LlmResponse:
 
 
 class TalkingModel(BaseLlm):
-    """Says the same in every turn; told to `fail`, it raises."""
+    """Says the same in every turn; asked to `fail`, it raises."""
 
     model: str = "talking"
 

@@ -67,7 +67,7 @@ async def test_seed_002_a_hosted_run_of_a_thousand_tokens_leaves_five_rows(
     assert [kind for kind in kinds if kind.startswith("run_")] == ["run_started", "run_finished"]
 
 
-async def test_a_run_that_fails_is_told(http: httpx.AsyncClient) -> None:
+async def test_a_run_that_fails_is_reported(http: httpx.AsyncClient) -> None:
     context = await new_context(http)
     body = (await http.post(f"/conversations/{context}/chat", json={"message": "fail"})).json()
     assert (body["status"], "the model is broken" in body["error"]) == ("failed", True)

@@ -225,7 +225,7 @@ async def test_an_empty_conversation(session: Session, client: httpx.AsyncClient
 
 
 BAD_INPUT = [
-    ("/conversations/nobody/messages", 404),
+    ("/conversations/unknown/messages", 404),
     ("/conversations/00000000-0000-7000-8000-000000000000/messages", 404),
     ("/conversations/my session/messages?limit=0", 422),
     ("/conversations/my session/messages?limit=10001", 422),

@@ -133,7 +133,7 @@ test("a page is rendered on a server without a connection", () => {
 });
 
 test("an agent that does not exist is an error in the snapshot", async () => {
-  const page = await mount("nobody-home", crypto.randomUUID());
+  const page = await mount("unknown-agent", crypto.randomUUID());
   await until(() => current.error !== null);
   assert.deepEqual([current.error.name, current.error.status, current.connection], ["NotFoundError", 404, "closed"]);
   await page.unmount();

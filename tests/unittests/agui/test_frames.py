@@ -71,11 +71,11 @@ def test_old_clients_get_steps_for_sub_agents() -> None:
         frames += translator.translate(adk(said("x"), event_id=str(number), author=author))
     frames += translator.fail("boom")
     new, old = FrameEncoder(), FrameEncoder(protocol_1=False)
-    told = [payload(old.encode(frame)) for frame in frames]
-    assert [(frame["type"], frame["stepName"]) for frame in told if "stepName" in frame] == [
+    sent = [payload(old.encode(frame)) for frame in frames]
+    assert [(frame["type"], frame["stepName"]) for frame in sent if "stepName" in frame] == [
         ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"), ("STEP_STARTED", "poet"), ("STEP_FINISHED", "poet"),
     ]  # fmt: skip
-    assert_legal(told, protocol_1=False)
+    assert_legal(sent, protocol_1=False)
     assert_legal([payload(new.encode(frame)) for frame in frames])
 
 

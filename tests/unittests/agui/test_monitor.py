@@ -75,7 +75,7 @@ def test_state_changes_come_with_every_key_also_of_what_is_removed() -> None:
     assert [frame["type"] for frame in shown(adk(actions={"state_delta": {"n": 1}}))] == ["STATE_DELTA"]
 
 
-def test_an_error_of_the_model_is_shown_and_the_stream_goes_on() -> None:
+def test_an_error_of_the_model_is_shown_and_the_stream_continues() -> None:
     translator = Translator(thread_id="", run_id="", profile=Profile.MONITOR)
     failed = frames_of(adk(event_id="e1", error_code="SAFETY", error_message="blocked"), translator)
     assert [(frame.type, frame.data) for frame in failed] == [("RUN_ERROR", {"message": "blocked", "code": "SAFETY"})]
@@ -86,11 +86,11 @@ def test_an_error_of_the_model_is_shown_and_the_stream_goes_on() -> None:
     ]
 
 
-def test_a_fragment_that_was_stored_is_told_by_its_whole_event() -> None:
+def test_a_fragment_that_was_stored_is_shown_by_its_whole_event() -> None:
     assert shown(adk(said("Hel"), partial=True)) == []
 
 
-def test_how_a_run_goes_on_is_custom() -> None:
+def test_how_a_run_continues_is_custom() -> None:
     assert shown(engine_event("run_waiting", reason="human")) == [
         {"type": "CUSTOM", "name": "run_waiting", "value": {"reason": "human"}}
     ]

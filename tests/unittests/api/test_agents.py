@@ -74,7 +74,7 @@ async def test_a_server_that_stops_tells_clients_whose_run_continues_elsewhere()
     assert (await reading)[-1]["code"] == "SERVER_STOPPED"
 
 
-async def test_frames_that_are_there_when_the_server_stops_are_told() -> None:
+async def test_frames_that_are_there_when_the_server_stops_are_sent() -> None:
     streams, have_stopped = make_streams()
     have_stopped.set()
     frames = await read(streams.encode(observation(started("t", "r"), FINISHED), FrameEncoder()))

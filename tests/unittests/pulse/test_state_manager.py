@@ -41,7 +41,7 @@ class TestStatePrefixes:
 
     def test_delta_replaces_and_deletes(self) -> None:
         state = {"a": {"x": 1}, "b": 1, "c": 1}
-        changed = apply_delta(state, {"a": {"y": 2}, "b": None, "c": DELETE, "nobody": {"$delete": True}})
+        changed = apply_delta(state, {"a": {"y": 2}, "b": None, "c": DELETE, "unknown": {"$delete": True}})
         assert changed == {"a": {"y": 2}, "b": None}
         assert state == {"a": {"x": 1}, "b": 1, "c": 1}
 
@@ -120,5 +120,5 @@ class TestMultiAgentConcurrency:
 async def test_unknown_sessions(pool: asyncpg.Pool) -> None:
     manager = StateManager(pool)
     assert await manager.get_session("app", "user", str(uuid4())) is None
-    assert await manager.delete_session("app", "user", "nobody") is False
+    assert await manager.delete_session("app", "user", "unknown") is False
     assert await manager.list_sessions("app", "user") == []

@@ -350,11 +350,11 @@ async def make_plan(migrator: Migrator, connection: Any) -> list[ScriptPlan]:
         server = EmbeddedPostgres(Path(directory))
         await server.start()
         try:
-            rehearsal = await asyncpg.connect(server.url)
+            temporary = await asyncpg.connect(server.url)
             try:
-                plans = await _rehearse(migrator.on(rehearsal), rehearsal, applied, pending)
+                plans = await _try_out(migrator.on(temporary), temporary, applied, pending)
             finally:
-                await rehearsal.close()
+                await temporary.close()
         finally:
             await server.close()
     for plan in plans:
@@ -364,7 +364,7 @@ async def make_plan(migrator: Migrator, connection: Any) -> list[ScriptPlan]:
     return plans
 
 
-async def _rehearse(
+async def _try_out(
     migrator: Migrator, connection: Any, applied: Sequence[Script], pending: Sequence[Script]
 ) -> list[ScriptPlan]:
     plans = []

@@ -1,4 +1,4 @@
-"""Ending streams: the text becomes a stored message exactly once, whichever process ends the stream.
+"""Ending streams: the text becomes a stored message exactly once, also when several processes end the stream.
 
 Nothing may be written to a stream while it is being ended. In PostgreSQL the lock of the stream's row and a second look
 at the chunks ensure that, in other backends a freeze. So the stored message contains every chunk that was written.

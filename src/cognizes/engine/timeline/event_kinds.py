@@ -1,7 +1,7 @@
 """The table of event kinds.
 
 - *Stored* kinds are rows of `events`. *Streamed-only* kinds are the names of seed 002 for data of `streams/`. The write
-  path (`pulse/event_log.py`) refuses them, so a thousand tokens leave one `assistant_message`.
+  path (`pulse/events.py`) refuses them, so a thousand tokens leave one `assistant_message`.
 - Unknown kinds belong to applications: they are stored, `GET /api/sessions/{id}/events` returns them, and the timeline
   omits them.
 - `item` is the kind of timeline item; an event with several parts becomes one item per part.

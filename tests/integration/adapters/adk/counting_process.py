@@ -16,13 +16,13 @@ async def count_up(url: str, mode: str, name: str, count: int) -> None:
     """`raise`: one increment after the other, each on fresh knowledge. `rebase`: all at once on old knowledge."""
     async with OpenSessionService(url, on_conflict=mode) as service:
         if mode == "rebase":
-            await asyncio.gather(*(_blindly(service, name, number) for number in range(count)))
+            await asyncio.gather(*(_put_unread(service, name, number) for number in range(count)))
         else:
             for _ in range(count):
                 await _exactly(service, name)
 
 
-async def _blindly(service: OpenSessionService, name: str, number: int) -> None:
+async def _put_unread(service: OpenSessionService, name: str, number: int) -> None:
     session = await service.get_session(app_name="shop", user_id="ada", session_id="s")
     assert session is not None
     for step in ("a", "b"):

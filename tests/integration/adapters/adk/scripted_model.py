@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: no network, the same every time."""
+"""A model with scripted answers: no network, the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ADK agent goes on with the branch that is active, and knows nothing of the others."""
+"""An ADK agent continues on the active branch, and knows nothing of the others."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ async def test_the_past_comes_over_too(source_url: str, target: Engine) -> None:
     assert (past["n"], past["given"]) == (2, ["ada-2"])
 
 
-async def test_an_imported_session_goes_on(source_url: str, target: Engine, ours: OpenSessionService) -> None:
+async def test_an_imported_session_continues(source_url: str, target: Engine, ours: OpenSessionService) -> None:
     await import_sessions(source_url, target)
     session = await ours.get_session(app_name="shop", user_id="ada", session_id="ada-2")
     assert session is not None
@@ -117,7 +117,7 @@ async def test_an_imported_session_goes_on(source_url: str, target: Engine, ours
 
 
 @pytest.mark.parametrize("cut_after", [1, 3, 5, 12])
-async def test_an_interrupted_import_goes_on_where_it_stopped(
+async def test_an_interrupted_import_continues_where_it_stopped(
     source: DatabaseSessionService,
     source_url: str,
     target: Engine,

@@ -56,7 +56,7 @@ async def test_services_of_one_url_share_an_engine_until_the_last_one_leaves(dat
 
 
 async def test_nothing_is_connected_before_it_is_used() -> None:
-    service = OpenSessionService("postgresql://nobody@127.0.0.1:1/none", retry_seconds=0.1)
+    service = OpenSessionService("postgresql://unknown@127.0.0.1:1/none", retry_seconds=0.1)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             await service.list_sessions(app_name="shop")

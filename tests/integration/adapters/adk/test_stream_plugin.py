@@ -79,7 +79,7 @@ async def test_a_completed_run_with_thoughts_and_tools(service: OpenSessionServi
         {"grams": 7},
         False,
     )
-    # Everything is told once: by ADK's own events, and by the two that say where the run stands.
+    # Everything is sent once: by ADK's own events, and by the two that say where the run stands.
     assert await kinds(service) == [
         ("user_message", None),
         ("run_started", run.id),

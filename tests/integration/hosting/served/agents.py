@@ -51,7 +51,7 @@ class SlowModel(BaseLlm):
 
 
 class FailingModel(BaseLlm):
-    """Breaks off in the middle of a sentence; told to `report`, it reports an error instead of raising one."""
+    """Breaks off in the middle of a sentence; asked to `report`, it reports an error instead of raising one."""
 
     model: str = "failing"
 

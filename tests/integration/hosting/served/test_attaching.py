@@ -46,7 +46,7 @@ async def end_lease(engine: Engine, client: AgentClient, run_id: str) -> None:
     )  # fmt: skip
 
 
-async def test_a_run_goes_on_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
+async def test_a_run_continues_without_its_client(http: httpx.AsyncClient, engine: Engine) -> None:
     client, gate = AgentClient(http, "slow"), Gate()
     await client.leave_after("TEXT_MESSAGE_CONTENT", gate.text, count=3, run_id="r1")
     gate.open()

@@ -62,7 +62,7 @@ async def test_threads(http: httpx.AsyncClient) -> None:
     assert (await http.get(f"{base}/state")).json()["state"] == client.view.state
     events = (await http.get(f"{base}/events")).json()["events"]
     assert (events[0]["type"], events[-1]["type"]) == ("RUN_STARTED", "RUN_FINISHED")
-    assert (await http.get("/copilotkit/threads/nobody/messages")).status_code == 404
+    assert (await http.get("/copilotkit/threads/unknown/messages")).status_code == 404
 
 
 async def test_a_thread_id_of_two_agents_is_the_thread_with_the_latest_activity(http: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""Hosted runs that lose their server: another one goes on with them, or ends them; the first can write no more."""
+"""Hosted runs that lose their server: another one continues them, or ends them; the first can write no more."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def stop(engine: Engine, run: HostedRun, first: Server) -> None:
 
 
 @pytest.mark.parametrize("end", [lose, stop])
-async def test_a_run_that_can_be_resumed_goes_on_elsewhere(
+async def test_a_run_that_can_be_resumed_continues_elsewhere(
     servers: tuple[Server, Server], end: Callable[[Engine, HostedRun, Server], Awaitable[None]]
 ) -> None:
     """By its invocation: the tool that was called is not called again, and the answer comes whole, once."""
@@ -164,7 +164,7 @@ async def test_an_input_survives_a_server_that_dies_before_adk_stores_it(
     assert said == [gate.text]
 
 
-async def test_a_server_that_was_paused_goes_on_with_its_own_run(servers: tuple[Server, Server]) -> None:
+async def test_a_server_that_was_paused_continues_its_own_run(servers: tuple[Server, Server]) -> None:
     """A restarted server finds its own run with an expired lease: it resumes the run like any other."""
     _, only = servers
     gate = Gate()
@@ -191,7 +191,7 @@ async def test_a_run_that_cannot_be_resumed_fails_and_what_it_said_is_kept(serve
     await lose(second.engine, run, first)
     failed = await until_status(second.engine, await stored(second.engine, run), RunStatus.FAILED)
     assert "stopped" in (failed.error or "")
-    # The first server, which was only slow, is told; its observers too.
+    # The first server, which was only slow, gets an error; its observers too.
     assert (await following)[-1].type == "RUN_ERROR"
     session = await second.engine.sessions.store.get_thread(run.thread_id)
     partial = (await second.engine.sessions.messages(session))[-1].content
@@ -205,7 +205,7 @@ async def test_runs_of_other_workers_are_left_alone(servers: tuple[Server, Serve
     """Pending, leased, or by hand: only runs of served agents are looked after."""
     first, second = servers
     session = await first.engine.sessions.create("slow", "ada")
-    await first.engine.runs.enqueue(session, "somebody", run_id="pending")
+    await first.engine.runs.enqueue(session, "unknown", run_id="pending")
     await first.engine.runs.create(session, run_id="by hand", running=True)
     released = await first.engine.runs.enqueue(session, "other", run_id="released")
     (claimed,) = await first.engine.runs.claim(["other"])

@@ -67,7 +67,7 @@ async def test_without_a_name_there_is_the_demo(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["nowhere:agent", "tests.integration.hosting.served.agents:nobody", "os:path", ":", ""]
+    "path", ["nowhere:agent", "tests.integration.hosting.served.agents:unknown", "os:path", ":", ""]
 )
 def test_what_is_no_agent_is_a_clear_error(engine: Engine, path: str) -> None:
     with pytest.raises(SetupError, match="agent"):
@@ -108,7 +108,7 @@ async def _start(http: httpx.AsyncClient, client: AgentClient, gate: Gate) -> in
         return response.status_code
 
 
-async def test_a_follower_of_another_processes_run_is_told_when_its_server_stops(
+async def test_a_follower_of_another_processes_run_is_notified_when_its_server_stops(
     http: httpx.AsyncClient, database_url: str
 ) -> None:
     second = await asyncio.to_thread(serve_agents, database_url)

@@ -79,11 +79,11 @@ async def test_three_turns(http: httpx.AsyncClient, engine: Engine) -> None:
 async def test_sub_agents(http: httpx.AsyncClient, engine: Engine) -> None:
     client = AgentClient(http, "team")
     frames = await client.run("a poem, please")
-    told = [frame for frame in frames if frame["type"].startswith("SUBAGENT")]
-    assert [(frame["type"], frame.get("name")) for frame in told] == [
+    sent = [frame for frame in frames if frame["type"].startswith("SUBAGENT")]
+    assert [(frame["type"], frame.get("name")) for frame in sent] == [
         ("SUBAGENT_STARTED", "poet"), ("SUBAGENT_FINISHED", None),
     ]  # fmt: skip
-    assert len({frame["subagentRunId"] for frame in told}) == 1
+    assert len({frame["subagentRunId"] for frame in sent}) == 1
     assert text_of(frames) == "A rose is a rose."
     await assert_as_stored(engine, client)
 
@@ -295,7 +295,7 @@ async def test_a_wrong_resume_is_refused(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "demo")
     (interrupt,) = (await client.run("delete my diary"))[-1]["outcome"]["interrupts"]
     for answer in (
-        {"interruptId": "nobody", "status": "resolved", "payload": {"confirmed": True}},
+        {"interruptId": "unknown", "status": "resolved", "payload": {"confirmed": True}},
         {"interruptId": interrupt["id"], "status": "resolved", "payload": "sure"},
     ):
         refused = await http.post("/agui/demo", json=client.input(resume=[answer]))
@@ -359,7 +359,7 @@ async def test_older_clients_get_what_they_know(http: httpx.AsyncClient) -> None
 
 async def test_problems(http: httpx.AsyncClient) -> None:
     client = AgentClient(http, "demo")
-    for path in ("/agui/nobody", "/agui/nobody/connect", "/agui/nobody/cancel"):
+    for path in ("/agui/unknown", "/agui/unknown/connect", "/agui/unknown/cancel"):
         answer = await http.post(path, json=client.input("x"))
         assert answer.status_code == 404
         assert "demo" in answer.json()["detail"]
