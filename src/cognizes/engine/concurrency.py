@@ -277,11 +277,18 @@ class Sweeper:
         self._due: WeakSet[WakeUp] = WeakSet()
 
     def start(
-        self, name: str, job: Callable[[], Awaitable[object]], *, seconds: float, wake_up: WakeUp | None = None
+        self,
+        name: str,
+        job: Callable[[], Awaitable[object]],
+        *,
+        seconds: float,
+        wake_up: WakeUp | None = None,
+        longest_pause: float | None = None,
     ) -> SupervisedLoop:
         """Run `job` every `seconds`, for the first time after the first interval. Stop it with the returned loop.
 
-        A notification of `wake_up` starts the next round of the job at once.
+        A notification of `wake_up` starts the next round of the job at once. `longest_pause` bounds the backoff of a
+        job that fails; by default it is the interval.
         """
         due = wake_up or WakeUp()
         self._due.add(due)
@@ -297,7 +304,7 @@ class Sweeper:
                 # The database's own state is in `/health`; every other error marks this job as failing there.
                 logger.warning("the periodic job %s failed and runs again in %g s: %s", name, seconds, error)
 
-        return self._supervisor.start(name, round_, longest_pause=seconds)
+        return self._supervisor.start(name, round_, longest_pause=longest_pause or seconds)
 
     async def sweep(self) -> None:
         for due in self._due:

@@ -271,9 +271,7 @@ class Engine:
         self._reads = ReadDatabase(self._database, self.settings)
         self._notifier = Notifier(direct_url, schema=schema, supervisor=self._supervisor)
         self.sessions = Sessions(self._database, self.settings, notifier=self._notifier)
-        self.memory = Memory(
-            self._database, self.sessions, self.settings, reads=self._reads, supervisor=self._supervisor
-        )
+        self.memory = Memory(self._database, self.sessions, self.settings, reads=self._reads, sweeper=self._sweeper)
         self.artifacts = Artifacts(self._database, self.settings, sweeper=self._sweeper)
         self.attachments = Attachments(self.artifacts)
         self.usage = Usage(self._database, self.settings)

@@ -6,12 +6,14 @@ import asyncio
 from datetime import timedelta
 
 from cognizes.engine import Engine
-from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.concurrency import Sweeper, WakeUp
+from cognizes.engine.database import Database
 from cognizes.engine.memory.background import MemoryBackground
 from cognizes.engine.memory.episodic import EndedRun, EpisodicEntry, EpisodicMemoryStore
 from cognizes.engine.memory.message_search import MessageIndex
 from cognizes.engine.memory.records import Ingest, MemoryScope, Remembered
 from cognizes.engine.memory.vectors import EmbeddingQueue, VectorIndex
+from cognizes.engine.supervision import Supervisor
 from tests.engine_parts import database_of
 from tests.integration.memory.test_embedding_queue import FussyEmbedder
 
@@ -93,6 +95,56 @@ async def test_a_cancelled_run_has_no_episode_and_a_failing_summariser_is_retrie
         assert await database_of(engine).pool.fetchval("SELECT count(*) FROM agent_episodes_due") == 0
 
 
+class NotedIndex(VectorIndex):
+    """Notes its builds instead of executing them."""
+
+    def __init__(self, database: Database, embedder: FussyEmbedder) -> None:
+        super().__init__(database, embedder)
+        self.builds = WakeUp()
+
+    async def grow(self) -> None:
+        self.builds.notify()
+
+
+async def test_the_jobs_run_after_a_reconnection_and_report_an_embedder_that_is_away(database_url: str) -> None:
+    async with Engine.open(database_url, memory_background=False) as engine:
+        database, embedder, wake_up, supervisor = database_of(engine), FussyEmbedder(), WakeUp(), Supervisor()
+        sweeper, index, queue = Sweeper(supervisor), NotedIndex(database, embedder), EmbeddingQueue(database, embedder)
+        background = MemoryBackground(
+            database,
+            wake_up,
+            queue=queue,
+            vector_index=index,
+            messages=MessageIndex(database, None),
+            episodic=EpisodicMemoryStore(database, Ingest(database, embeds=False)),
+            sweeper=sweeper,
+        )
+        embedder.is_away = True
+        await engine.memory.remember(ADA, [Remembered("1", "tea")])
+        await background.start()
+        try:
+            async with asyncio.timeout(60):
+                while [failure.name for failure in supervisor.failures] != ["memory-index"]:
+                    await asyncio.sleep(0.01)
+                await sweeper.sweep()
+                while supervisor.failures[0].restarts < 3:
+                    await asyncio.sleep(0.01)
+                # Texts wait for vectors: an index is built later.
+                assert index.builds.version == 0
+                embedder.is_away = False
+                wake_up.notify()
+                assert await index.builds.wait(0)
+                assert (await queue.length()).waiting == 0
+                while supervisor.failures:
+                    await asyncio.sleep(0.01)
+            # Less than the interval of the builds: the listener asks for the sweep when it is connected again.
+            before = index.builds.version
+            await sweeper.sweep()
+            assert await index.builds.wait(before, timeout=30)
+        finally:
+            await background.close()
+
+
 async def test_texts_are_embedded_while_an_index_is_built(database_url: str) -> None:
     """The build waits for a row that a transaction has locked."""
     async with Engine.open(database_url, memory_background=False) as engine:
@@ -107,6 +159,7 @@ async def test_texts_are_embedded_while_an_index_is_built(database_url: str) -> 
             vector_index=VectorIndex(database, embedder, large=5),
             messages=MessageIndex(database, None),
             episodic=EpisodicMemoryStore(database, Ingest(database, embeds=False)),
+            sweeper=Sweeper(Supervisor()),
         )
         async with database.pool.acquire() as other, other.transaction():
             await other.execute("SELECT FROM memory_scopes WHERE user_id = 'ada' FOR UPDATE")

@@ -7,28 +7,27 @@ import logging
 import time
 from datetime import timedelta
 
-from cognizes.engine.concurrency import WakeUp
+from cognizes.engine.concurrency import Sweeper, WakeUp
 from cognizes.engine.database import Database
-from cognizes.engine.errors import EngineError, NotFoundError
-from cognizes.engine.memory.embedders.embedder import EmbedderUnavailableError
+from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.episodic import EpisodicMemoryStore
 from cognizes.engine.memory.message_search import MESSAGE_BATCH, MessageIndex
 from cognizes.engine.memory.vectors import BATCH, EmbeddingQueue, VectorIndex
-from cognizes.engine.supervision import SupervisedLoop, Supervisor
+from cognizes.engine.supervision import SupervisedLoop
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 5.0
-_INDEX_POLL_SECONDS = 3.0
-"""Texts that another process stored wait at most this long: only texts of this process wake the loop."""
+_EPISODE_SECONDS = 5.0
+_INDEX_SECONDS = 3.0
+"""Texts that another process stored wait at most this long: only texts of this process wake the job."""
+_LONGEST_PAUSE = 60.0
+"""Between two attempts while the embedder is unavailable."""
+_BUILD_SECONDS = 60.0
+"""Interval of the search for large users, which scans all users."""
 _PAUSE_FACTOR = 8.0
 """The pause after a slice of a backlog, as a multiple of its duration, if the event loop was busy all that time."""
 _OWN_SHARE = 0.1
 """The share of that thread that indexing itself takes at most. Without requests there is no pause."""
-_FIRST_DELAY = 1.0
-_LONGEST_DELAY = 60.0
-_INDEX_SECONDS = 60.0
-"""Interval of the search for large users, which scans all users."""
 _CLAIM = timedelta(minutes=5)
 _ATTEMPTS = 5
 _EPISODES = 20
@@ -51,7 +50,7 @@ class Pace:
 
 
 class MemoryBackground:
-    """Runs three supervised loops. Unfinished work stays in tables for the next process."""
+    """Runs three periodic jobs. Unfinished work stays in tables for the next process."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class MemoryBackground:
         vector_index: VectorIndex | None,
         messages: MessageIndex,
         episodic: EpisodicMemoryStore,
-        supervisor: Supervisor | None = None,
+        sweeper: Sweeper,
     ) -> None:
         self._database = database
         self._wake_up = wake_up
@@ -70,64 +69,54 @@ class MemoryBackground:
         self._vector_index = vector_index
         self._messages = messages
         self._episodic = episodic
-        self._supervisor = supervisor or Supervisor()
+        self._sweeper = sweeper
         self._loops: list[SupervisedLoop] = []
-        self._delay = _FIRST_DELAY
-        self._has_caught_up = asyncio.Event()
+        self._has_backlog = True
+        self._caught_up = WakeUp()
+        self._episodes_due = WakeUp()
 
     async def start(self) -> None:
+        start = self._sweeper.start
         self._loops = [
-            self._supervisor.start("memory-episodes", self._write_episodes_round),
-            self._supervisor.start("memory-index", self._index_round),
-            self._supervisor.start("memory-vector-index", self._build_round),
+            start("memory-episodes", self._write_episodes, seconds=_EPISODE_SECONDS, wake_up=self._episodes_due),
+            start(
+                "memory-index", self._index, seconds=_INDEX_SECONDS, wake_up=self._wake_up, longest_pause=_LONGEST_PAUSE
+            ),
+            start("memory-vector-index", self._build, seconds=_BUILD_SECONDS, wake_up=self._caught_up),
         ]
+        # At once: an earlier process may have left work.
+        self._episodes_due.notify()
+        self._wake_up.notify()
 
     async def close(self) -> None:
-        """Stop the loops. The claim of an unfinished batch is released."""
+        """Stop the jobs. The claim of an unfinished batch is released."""
         for loop in self._loops:
             await loop.stop()
         self._loops = []
 
-    async def _index_round(self) -> None:
-        seen = self._wake_up.version
+    async def _index(self) -> None:
         pace = Pace()
-        try:
-            # Words first: they do not depend on the embedder.
-            indexed = await self._messages.work(pause=pace.pause)
-            taken = await self._queue.work(pause=pace.pause) if self._queue is not None else 0
-            self._delay = _FIRST_DELAY
-            if taken < BATCH and indexed < MESSAGE_BATCH:
-                self._has_caught_up.set()
-                await self._wake_up.wait(seen, timeout=_INDEX_POLL_SECONDS)
-            else:
-                self._has_caught_up.clear()
-            return
-        except EmbedderUnavailableError as error:
-            logger.warning("memories and messages cannot be embedded now: %s", error)
-        except EngineError as error:
-            logger.warning("indexing memories and messages failed, retrying: %s", error)
-        await asyncio.sleep(self._delay)
-        self._delay = min(self._delay * 2, _LONGEST_DELAY)
+        # Words first: they do not depend on the embedder.
+        indexed = await self._messages.work(pause=pace.pause)
+        taken = await self._queue.work(pause=pace.pause) if self._queue is not None else 0
+        had_backlog, self._has_backlog = self._has_backlog, taken >= BATCH or indexed >= MESSAGE_BATCH
+        if self._has_backlog:
+            self._wake_up.notify()
+        elif had_backlog:
+            self._caught_up.notify()
 
-    async def _build_round(self) -> None:
+    async def _build(self) -> None:
         """Build the indexes of large users. A build takes minutes, and texts are embedded beside it."""
         # After a backlog: each vector that an index contains already is more expensive to store.
-        await self._has_caught_up.wait()
-        try:
-            if self._vector_index is not None:
-                await self._vector_index.grow()
-            await self._messages.build_vector_index()
-        except EngineError as error:
-            logger.warning("building an index of vectors failed, retrying: %s", error)
-        await asyncio.sleep(_INDEX_SECONDS)
+        if self._has_backlog:
+            return
+        if self._vector_index is not None:
+            await self._vector_index.grow()
+        await self._messages.build_vector_index()
 
-    async def _write_episodes_round(self) -> None:
-        try:
-            while await self.write_due_episodes():
-                pass
-        except EngineError as error:
-            logger.warning("writing episodes failed, retrying: %s", error)
-        await asyncio.sleep(_POLL_SECONDS)
+    async def _write_episodes(self) -> None:
+        while await self.write_due_episodes():
+            pass
 
     async def write_due_episodes(self) -> int:
         """Write the episodes of ended runs; return the number of runs claimed."""

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from cognizes.engine.concurrency import Sweeper
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import unescape_text
 from cognizes.engine.errors import InvalidInputError
@@ -48,7 +49,6 @@ from cognizes.engine.models import MAX_QUERY_LENGTH, Session
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.pulse.sessions import Sessions
 from cognizes.engine.settings import Settings
-from cognizes.engine.supervision import Supervisor
 
 _PAGE = 500
 _PAGE_CHARACTERS = 2_000_000
@@ -69,7 +69,7 @@ class Memory:
         settings: Settings,
         *,
         reads: Database | None = None,
-        supervisor: Supervisor | None = None,
+        sweeper: Sweeper,
     ) -> None:
         self._database = database
         self._sessions = sessions
@@ -110,7 +110,7 @@ class Memory:
             vector_index=VectorIndex(database, self.embedder) if self.embedder else None,
             messages=self.message_index,
             episodic=self.episodic,
-            supervisor=supervisor,
+            sweeper=sweeper,
         )
         self._runs_background = settings.memory_background
 
