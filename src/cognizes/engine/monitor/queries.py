@@ -11,13 +11,13 @@ from uuid import UUID
 
 import asyncpg
 
-from cognizes.engine.database import Database, documents
-from cognizes.engine.database.documents import escape_text, load_json, unescape_text
+from cognizes.engine.database import Database
+from cognizes.engine.database.documents import decode_cursor, encode_cursor, escape_text, load_json, unescape_text
 from cognizes.engine.errors import NotFoundError
 from cognizes.engine.memory.words import join_words, split_words
 from cognizes.engine.models import JsonObject, Page, RunStatus, TokenUsage
 from cognizes.engine.pulse.events import check_text
-from cognizes.engine.pulse.session_store import decode_cursor, encode_cursor
+from cognizes.engine.pulse.session_store import encode_position, read_position
 
 _LARGE_EVENT = 512 * 1024
 _MOST_WORDS = 16
@@ -152,7 +152,7 @@ class MonitorQueries:
             found = await self.read_threads([exact], app_name=app_name, user_id=user_id)
             if found:
                 return Page(items=found, next_cursor=None)
-        before, before_id = decode_cursor(cursor) if cursor else (None, None)
+        before, before_id = decode_cursor(cursor, read_position) if cursor else (None, None)
         by_run = status not in (None, ThreadStatus.IDLE)
         rows = await self._database.fetch(
             "find_threads_by_run" if by_run else "find_threads",
@@ -167,7 +167,7 @@ class MonitorQueries:
         )
         page = rows[:limit]
         items = await self.read_threads([row["id"] for row in page])
-        return Page(items=items, next_cursor=encode_cursor(page[-1]) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=encode_position(page[-1]) if len(rows) > limit else None)
 
     async def _find_by_words(self, text: str, app_name: str | None, user_id: str | None) -> list[UUID]:
         words = join_words(split_words(text)[:_MOST_WORDS])
@@ -208,7 +208,7 @@ class MonitorQueries:
 
         `handler` is the beginning of the name of a handler or of a hosted agent.
         """
-        after = documents.decode_cursor(cursor, _run_position) if cursor else (None, None, None)
+        after = decode_cursor(cursor, _run_position) if cursor else (None, None, None)
         rows = await self._database.fetch(
             "find_run_summaries",
             None if status is None else list(status),
@@ -223,9 +223,7 @@ class MonitorQueries:
         if len(rows) <= limit:
             return Page(items=items, next_cursor=None)
         last = items[-1]
-        return Page(
-            items=items, next_cursor=documents.encode_cursor(last.created_at.isoformat(), last.thread_id, last.id)
-        )
+        return Page(items=items, next_cursor=encode_cursor(last.created_at.isoformat(), last.thread_id, last.id))
 
     async def read_active_path(self, thread_id: UUID) -> list[tuple[int, int]]:
         """Return the events of the active branch as ranges of sequence numbers, both ends included."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -19,7 +17,14 @@ from asyncpg.pgproto.pgproto import UUID as DriverUUID  # noqa: N811
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.database.connection_pool import ReusedConnections
-from cognizes.engine.database.documents import check_depth, dump_json, dump_jsonb, load_jsonb
+from cognizes.engine.database.documents import (
+    check_depth,
+    decode_cursor,
+    dump_json,
+    dump_jsonb,
+    encode_cursor,
+    load_jsonb,
+)
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, PastState, Session, new_id, new_thread_id, slot_of, user_slot
@@ -282,7 +287,7 @@ class SessionStore:
         """Return a page of sessions, newest activity first. It also ends at `COGNIZES_PAGE_BYTES`."""
         if limit < 1:
             raise InvalidInputError("a page has at least one item; raise the limit")
-        updated_at, thread_id = decode_cursor(cursor) if cursor else (None, None)
+        updated_at, thread_id = decode_cursor(cursor, read_position) if cursor else (None, None)
         page = await self._database.fetch_page(
             "list_sessions",
             check_text("app_name", app_name),
@@ -296,7 +301,7 @@ class SessionStore:
             key="id",
         )
         sessions = [session_from_row(row) for row in page.rows]
-        return Page(items=sessions, next_cursor=encode_cursor(page.rows[-1]) if page.has_more and sessions else None)
+        return Page(items=sessions, next_cursor=encode_position(page.rows[-1]) if page.has_more and sessions else None)
 
     async def change(
         self, thread_id: str | UUID, *, title: str | None = None, metadata: JsonObject | None = None
@@ -375,14 +380,10 @@ class SessionStore:
         return [None if answers[place]["status"] == "busy" else answers[place] for place in range(len(batch))]
 
 
-def encode_cursor(row: asyncpg.Record) -> str:
+def encode_position(row: asyncpg.Record) -> str:
     """Return the cursor of the page after the thread of a row, in a list by newest activity."""
-    return base64.urlsafe_b64encode(f"{row['updated_at'].isoformat()}|{row['id']}".encode()).decode()
+    return encode_cursor(row["updated_at"].isoformat(), str(row["id"]))
 
 
-def decode_cursor(cursor: str) -> tuple[datetime, UUID]:
-    try:
-        moment, thread_id = base64.urlsafe_b64decode(cursor).decode().split("|")
-        return datetime.fromisoformat(moment), UUID(thread_id)
-    except (ValueError, binascii.Error) as error:
-        raise InvalidInputError(f"invalid cursor {cursor[:100]!r}; use next_cursor of the previous page") from error
+def read_position(updated_at: str, thread_id: str) -> tuple[datetime, UUID]:
+    return datetime.fromisoformat(updated_at), UUID(thread_id)
