@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -20,6 +21,7 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from cognizes.engine import Engine, InvalidInputError, NotFoundError, RunFailedError, RunStatus
+from cognizes.engine.database.documents import encode_cursor
 from cognizes.engine.runs import HandledRun, Worker
 from tests.engine_parts import database_of
 from tests.integration.cli.running_command import PROGRAM
@@ -321,8 +323,9 @@ async def test_wrong_events_and_unknown_ids_are_refused(engine: Engine, receiver
         for unknown in ("x", "00000000-0000-0000-0000-000000000000"):
             with pytest.raises(NotFoundError):
                 await call(unknown)
-    with pytest.raises(InvalidInputError, match="invalid cursor"):
-        await engine.webhooks.dead_letters(cursor="yesterday")
+    for cursor in ("yesterday", encode_cursor("2026-01-31T00:00:00+00:00"), encode_cursor("today", str(UUID(int=0)))):
+        with pytest.raises(InvalidInputError, match="invalid cursor"):
+            await engine.webhooks.dead_letters(cursor=cursor)
 
 
 async def test_the_address_is_checked_again_at_each_call(engine: Engine, database_url: str, receiver: Receiver) -> None:
@@ -358,6 +361,21 @@ async def test_old_dead_letters_are_deleted(engine: Engine, receiver: Receiver) 
         )
     assert await table(engine, "SELECT prune_dead_letters('30 days')") == [(1,)]
     assert len((await engine.webhooks.dead_letters()).items) == 1
+
+
+async def test_the_pages_of_dead_letters_have_each_of_those_given_up_at_the_same_time(
+    engine: Engine, receiver: Receiver
+) -> None:
+    await engine.webhooks.create("shop", receiver.url)
+    runs = [await finish_run(engine) for _ in range(5)]
+    await database_of(engine).pool.execute("UPDATE webhook_deliveries SET dead_at = '2026-01-31T00:00:00Z'")
+    found, cursor = list[str](), None
+    for _ in range(3):
+        page = await engine.webhooks.dead_letters(limit=2, cursor=cursor)
+        found += [dead.run_id for dead in page.items]
+        cursor = page.next_cursor
+    assert sorted(found) == sorted(runs)
+    assert cursor is None
 
 
 async def test_tls_checks_the_name_of_the_host_although_the_address_is_pinned(

@@ -25,6 +25,7 @@ import asyncpg
 
 from cognizes.engine.concurrency import Sweeper, WakeUp
 from cognizes.engine.database import Database
+from cognizes.engine.database.documents import decode_cursor, encode_cursor
 from cognizes.engine.errors import InvalidInputError, NotFoundError
 from cognizes.engine.models import JsonObject, Page, new_id
 from cognizes.engine.pulse.events import check_name
@@ -145,10 +146,13 @@ class Webhooks:
         self, *, app_name: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[DeadLetter]:
         """Return calls that were given up, newest first, a page at a time."""
-        before = _read_cursor(cursor) if cursor else None
-        rows = await self._database.fetch("list_dead_letters", app_name, before, limit + 1)
+        before = decode_cursor(cursor, _position) if cursor else (None, None)
+        rows = await self._database.fetch("list_dead_letters", app_name, *before, limit + 1)
         found = [_dead_letter(row) for row in rows[:limit]]
-        return Page(items=found, next_cursor=found[-1].dead_at.isoformat() if len(rows) > limit else None)
+        return Page(
+            items=found,
+            next_cursor=encode_cursor(found[-1].dead_at.isoformat(), found[-1].id) if len(rows) > limit else None,
+        )
 
     async def redeliver(self, delivery_id: str, *, app_name: str | None = None) -> None:
         """Send a call that was given up again, now and with all its attempts."""
@@ -197,14 +201,8 @@ def _uuid(text: str) -> UUID:
         raise NotFoundError(f"there is no webhook or dead letter {text[:80]!r}") from error
 
 
-def _read_cursor(cursor: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(cursor)
-    except ValueError as error:
-        raise InvalidInputError(f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page") from error
-    if moment.tzinfo is None:
-        raise InvalidInputError(f"invalid cursor {cursor[:80]!r}; use next_cursor of the previous page")
-    return moment
+def _position(dead_at: str, delivery_id: str) -> tuple[datetime, UUID]:
+    return datetime.fromisoformat(dead_at), UUID(delivery_id)
 
 
 logger = logging.getLogger(__name__)

@@ -51,8 +51,8 @@ SELECT d.id, d.webhook_id, d.app_name, d.thread_id, d.run_id, d.event, d.payload
        d.created_at, d.dead_at
   FROM {schema}.webhook_deliveries d
  WHERE d.dead_at IS NOT NULL AND ($1::text IS NULL OR d.app_name = $1)
-   AND ($2::timestamptz IS NULL OR d.dead_at < $2)
- ORDER BY d.dead_at DESC, d.id LIMIT $3;
+   AND ($2::timestamptz IS NULL OR (d.dead_at, d.id) < ($2, $3::uuid))
+ ORDER BY d.dead_at DESC, d.id DESC LIMIT $4;
 
 -- redeliver: Make a delivery of an app (null: of all apps) that was given up due now, with all its attempts.
 UPDATE {schema}.webhook_deliveries SET attempts = 0, dead_at = NULL, due_at = clock_timestamp()
