@@ -18,7 +18,6 @@ import asyncio
 import logging
 import os
 import re
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from weakref import WeakKeyDictionary
+
+from cachetools import LRUCache
 
 from cognizes.engine.engine import Engine
 from cognizes.engine.settings import Settings
@@ -84,7 +85,7 @@ class SharedEngines:
 
     def __init__(self) -> None:
         self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Settings, _Shared]] = WeakKeyDictionary()
-        self._settings: OrderedDict[tuple[Any, ...], Settings] = OrderedDict()
+        self._settings: LRUCache[tuple[Any, ...], Settings] = LRUCache(_MOST_SETTINGS)
 
     def settings(self, options: dict[str, Any]) -> Settings:
         """Return the settings of these options, read again when the environment or `.env` has changed.
@@ -102,8 +103,6 @@ class SharedEngines:
             return Settings(**options)
         if known is None:
             known = self._settings[key] = Settings(**options)
-            if len(self._settings) > _MOST_SETTINGS:
-                self._settings.popitem(last=False)
         return known
 
     async def acquire(self, settings: Settings) -> Engine:
