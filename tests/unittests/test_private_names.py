@@ -10,7 +10,7 @@ TESTS = Path(__file__).parents[1]
 _ALLOWED = {
     # A part of the standard library whose name begins with an underscore.
     ("integration/cli/test_doctor_command.py", "_replace"),
-    ("unittests/access/test_log_without_queries.py", "_clear_cache"),
+    ("unittests/cli/test_log_without_queries.py", "_clear_cache"),
 }
 
 

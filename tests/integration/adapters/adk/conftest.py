@@ -14,7 +14,10 @@ from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from cognizes.engine.adapters.adk import OpenSessionService
 from cognizes.engine.database import EmbeddedPostgres
 
-_EMPTY = "DELETE FROM threads; DELETE FROM user_states; DELETE FROM app_states; DELETE FROM state_writes"
+_EMPTY = (
+    "DELETE FROM threads; DELETE FROM user_states; DELETE FROM app_states; DELETE FROM state_writes; "
+    "DELETE FROM artifacts; DELETE FROM artifact_blobs"
+)
 
 
 @pytest.fixture(scope="session")
