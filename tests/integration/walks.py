@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -38,12 +39,15 @@ class Follower:
     def __init__(self, *tasks: str, beside: tuple[str, ...] = ()) -> None:
         self._tasks = tasks
         self._beside = beside
-        self._found: dict[str, None] = {}
+        self._found: dict[str, set[str]] = {}
 
     @property
-    def modules(self) -> list[str]:
-        """The modules in the order of their first entry."""
-        return list(self._found)
+    def modules(self) -> set[str]:
+        return set[str]().union(*self._found.values())
+
+    def modules_in(self, task: str) -> set[str]:
+        """Return the modules that a task of this name entered."""
+        return self._found.get(task, set())
 
     @staticmethod
     @contextmanager
@@ -64,22 +68,24 @@ class Follower:
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.startswith(_PACKAGE) and self._is_followed():
-            self._found.setdefault(name.removeprefix(_PACKAGE).replace(".", "/"))
+        if event == "call" and name.startswith(_PACKAGE):
+            task = asyncio.current_task()
+            task_name = task.get_name() if task is not None else ""
+            if self._is_followed(task_name):
+                self._found.setdefault(task_name, set()).add(name.removeprefix(_PACKAGE).replace(".", "/"))
 
-    def _is_followed(self) -> bool:
-        task = asyncio.current_task()
-        name = task.get_name() if task is not None else ""
+    def _is_followed(self, task_name: str) -> bool:
         if _is_followed.get():
-            return not (self._beside and name.startswith(self._beside))
-        return name in self._tasks
+            return not (self._beside and task_name.startswith(self._beside))
+        return task_name in self._tasks
 
 
 @asynccontextmanager
 async def followed_server(engine: Engine, *, follows: bool = True) -> AsyncIterator[httpx.AsyncClient]:
     """Serve an engine from this process, as `cognizes serve` does; `follows` what its connections start."""
+    app = create_app(engine=engine)
     config = uvicorn.Config(
-        create_app(engine=engine), port=0, http=BoundedHttpProtocol, proxy_headers=False, access_log=False,
+        app, port=0, http=BoundedHttpProtocol, proxy_headers=False, access_log=False,
         log_config=None,
     )  # fmt: skip
     server = uvicorn.Server(config)
@@ -87,6 +93,8 @@ async def followed_server(engine: Engine, *, follows: bool = True) -> AsyncItera
         serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
+    # The agents of the server are loaded beside its first requests.
+    await app.state.agents.wait_until_warm()
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -109,3 +117,20 @@ def listed_modules(heading: str, label: str) -> set[str]:
     names = re.findall(r"`([\w/]+)`", found[2])
     assert int(found[1]) == len(set(names)) == len(names), f"{heading}: {label}, {found[1]}"
     return set(names)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A row of the page's table: the largest number of modules on a path, and the numbers that it has."""
+
+    aim: int
+    path: int
+    primitives: int
+
+
+def listed_counts(request: str) -> Counts:
+    found = re.search(
+        rf"^\| {re.escape(request)} \| (\d+) \| (\d+) \| (\d+) \|$", _PAGE.read_text(), flags=re.MULTILINE
+    )
+    assert found is not None, f"no row {request!r}"
+    return Counts(*map(int, found.groups()))
