@@ -34,6 +34,12 @@ def _rows() -> dict[str, list[str]]:
     return rows
 
 
+def test_the_number_of_modules_is_right() -> None:
+    files = [path.stem for folder in (SOURCE, CLIENT) for path in folder.rglob("*.py")]
+    packages = files.count("__init__")
+    assert f"`src` has {len(files) - packages} modules beside {packages} `__init__.py` files" in PAGE
+
+
 def test_every_module_is_named_in_the_row_of_its_package() -> None:
     rows, modules = _rows(), _modules()
     assert rows.keys() == modules.keys()
