@@ -267,13 +267,13 @@ def _session(thread_id: object, *, version: int = 1, last_sequence: int = 0) -> 
     return Session(key, "bench", "long", version=version, thread_id=key, last_sequence=last_sequence)
 
 
-async def compare_thread_counts(engine: Engine, plan: Plan, report: Report) -> None:
+async def compare_thread_counts(url: str, plan: Plan, report: Report) -> None:
     """Measure appends to random threads by number of threads, each number in a separate database."""
     appends = plan.blocks * _APPENDS_PER_BLOCK
     samples: dict[int, list[tuple[Sessions, list[Session]]]] = {}
     async with AsyncExitStack() as opened:
         for count in plan.thread_counts:
-            other = await opened.enter_async_context(Engine.open(await _new_database(engine._url, f"threads_{count}")))
+            other = await opened.enter_async_context(Engine.open(await _new_database(url, f"threads_{count}")))
             sessions = await _load_threads(other, count, at_most=appends)
             samples[count] = [
                 (
@@ -335,10 +335,10 @@ def _report_latency(title: str, axis: str, places: tuple[int, ...], times: list[
     report.panels.append(Lines(title, "median µs, 1 writer, less is better", axis, places, {"ours": times}))
 
 
-async def measure_memory(engine: Engine, report: Report) -> None:
+async def measure_memory(url: str, report: Report) -> None:
     """Measure resident memory in a new process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(_HERE / "memory_probe.py"), engine._url, stdout=asyncio.subprocess.PIPE
+        sys.executable, str(_HERE / "memory_probe.py"), url, stdout=asyncio.subprocess.PIPE
     )
     output = (await process.communicate())[0]
     if process.returncode:
@@ -372,8 +372,8 @@ async def run(plan: Plan) -> Report:
             report.details["fsync"] = await engine._database.pool.fetchval("SHOW fsync")
             await measure_creation(engine, plan, report)
             await compare_lengths(engine, plan, report)
-            await compare_thread_counts(engine, plan, report)
-            await measure_memory(engine, report)
+            await compare_thread_counts(server.url, plan, report)
+            await measure_memory(server.url, report)
     finally:
         await server.close()
         shutil.rmtree(directory)

@@ -63,8 +63,8 @@ def _cpu(processes: list[psutil.Process]) -> float:
 
 
 def _postgres(server: EmbeddedPostgres) -> list[psutil.Process]:
-    found = server._postmaster()
-    return [] if found is None else [found, *found.children(recursive=True)]
+    postmaster = psutil.Process(int((server.cluster / "postmaster.pid").read_text().split("\n", 1)[0]))
+    return [postmaster, *postmaster.children(recursive=True)]
 
 
 async def _fill(url: str) -> list[str]:
