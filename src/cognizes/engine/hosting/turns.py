@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,13 @@ from functools import partial
 from uuid import UUID
 
 from ag_ui.core import Interrupt, Message, ResumeEntry, RunAgentInput, ToolMessage, UserMessage
+from cachetools import LRUCache
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
 from cognizes.engine.agui.snapshot import History, HistoryBuilder
 from cognizes.engine.agui.translator import wait_key_of, wait_of
+from cognizes.engine.database.documents import dump_json, text_bytes
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.hosting.agent import RunContext, ThreadKey, Turn, client_state_delta
@@ -44,7 +45,7 @@ class Conversation:
     def __init__(self, thread_id: UUID | None = None) -> None:
         self.thread_id = thread_id
         self.size = 0
-        """The approximate size of its texts in bytes."""
+        """The size of its events in bytes, as they are stored, and of the objects that hold them."""
         self._builder = HistoryBuilder()
         self._calls: dict[str, str] = {}
         self._given_ids: dict[str, str] = {}
@@ -55,10 +56,10 @@ class Conversation:
     def history(self) -> History:
         return self._builder.history
 
-    def add(self, events: Sequence[Event]) -> None:
+    def add(self, events: Sequence[Event], *, stored_bytes: int) -> None:
         self._builder.add(events)
+        self.size += stored_bytes + _EVENT_BYTES * len(events)
         for event in events:
-            self.size += _EVENT_BYTES + sum(len(text) for text in event.content.values() if isinstance(text, str))
             if event.event_type == "interrupt":
                 for asked in event.content.get("interrupts") or ():
                     self._calls[str(asked.get("id"))] = str(asked.get("toolCallId") or "")
@@ -74,9 +75,10 @@ class Conversation:
             return
         async with self._reading:
             after = self.history.last_sequence
-            async for events in engine.sessions.log.iterate_pages(self.thread_id, after=after, only_shown=True):
+            async for page in engine.sessions.log.iterate_pages(self.thread_id, after=after, only_shown=True):
                 # Another task may have added some of them since.
-                self.add([event for event in events if (event.sequence_num or 0) > self.history.last_sequence])
+                events = [event for event in page.events if (event.sequence_num or 0) > self.history.last_sequence]
+                self.add(events, stored_bytes=page.size)
 
     def answers_of(self, run_id: str) -> tuple[ResumeEntry, ...]:
         """Return the last answers that a run got."""
@@ -112,21 +114,22 @@ class Conversation:
 class ConversationCache:
     """The conversations of the threads that were used last, bounded by their size.
 
-    It is never trusted to be current: `start_hosted_run` compares the head of the thread.
+    A conversation that would take more than a quarter of the cache is left out. A cached conversation is never trusted
+    to be current: `start_hosted_run` compares the head of the thread.
     """
 
     def __init__(self, *, size: int = 32 * 1024 * 1024) -> None:
-        self._size = size
-        self._entries: OrderedDict[ThreadKey, Conversation] = OrderedDict()
+        self._largest = size // 4
+        self._entries: LRUCache[ThreadKey, Conversation] = LRUCache(size, getsizeof=lambda entry: entry.size)
 
     def get(self, key: ThreadKey) -> Conversation | None:
         return self._entries.get(key)
 
     def put(self, key: ThreadKey, conversation: Conversation) -> None:
-        self._entries[key] = conversation
-        self._entries.move_to_end(key)
-        while len(self._entries) > 1 and sum(entry.size for entry in self._entries.values()) > self._size:
-            self._entries.popitem(last=False)
+        """Keep a conversation under its size at this moment: put it again when it has grown."""
+        self.drop(key)
+        if conversation.size <= self._largest:
+            self._entries[key] = conversation
 
     def drop(self, key: ThreadKey) -> None:
         self._entries.pop(key, None)
@@ -138,13 +141,15 @@ class ThreadTurn(Turn):
 
     `waiting_calls` are the tool calls about which the interrupts that `resume` answers have asked: the agent itself
     brings their results. `is_stored`: an earlier attempt of the run stored the answers; the agent may have applied
-    them, too. `keep` puts the conversation, with the events of the run, where the next turn finds it.
+    them, too. `put` puts the conversation where the next turn finds it, `keep` completes it with the events of the run
+    before that.
     """
 
     conversation: Conversation = field(default_factory=Conversation)
     resume: Sequence[ResumeEntry] = ()
     waiting_calls: Sequence[str] = ()
     is_stored: bool = False
+    put: Callable[[Conversation], None] | None = None
     keep: Callable[[Conversation, bool], Awaitable[None]] | None = None
     drop: Callable[[], None] | None = None
     is_branched: bool = False
@@ -158,8 +163,11 @@ class ThreadTurn(Turn):
         self.conversation.thread_id = UUID(session.thread_id)
         if not is_branched and self.history.last_sequence == self.expected_sequence:
             # No other event came in between: PostgreSQL compared the head.
-            self.conversation.add(self.events)
+            stored_bytes = sum(text_bytes(dump_json(event.content)) for event in self.events)
+            self.conversation.add(self.events, stored_bytes=stored_bytes)
             self.history.last_sequence = session.last_sequence
+            if self.put is not None:
+                self.put(self.conversation)
         return replace(self, thread_id=self.conversation.thread_id, is_branched=is_branched)
 
     @override
@@ -247,6 +255,7 @@ class ThreadTurns:
             conversation=conversation,
             resume=resume,
             waiting_calls=conversation.calls_of(resume),
+            put=partial(self._cache.put, key),
             keep=partial(self._keep, key),
             drop=partial(self._cache.drop, key),
         )

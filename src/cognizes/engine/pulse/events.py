@@ -439,23 +439,22 @@ class EventLog:
 
     async def iterate(self, thread_id: UUID, *, after: int = 0) -> AsyncIterator[Event]:
         """Yield all events after a sequence number, oldest first, with one page in memory at a time."""
-        async for events in self.iterate_pages(thread_id, after=after):
-            for event in events:
+        async for page in self.iterate_pages(thread_id, after=after):
+            for event in page.events:
                 yield event
 
     async def iterate_pages(
-        self, thread_id: UUID, *, after: int = 0, up_to: int | None = None, only_shown: bool = False
-    ) -> AsyncIterator[list[Event]]:
-        """Yield pages of events up to a sequence number; with `only_shown` only events of the active branch."""
+        self, thread_id: UUID, *, after: int = 0, only_shown: bool = False
+    ) -> AsyncIterator[EventPage]:
+        """Yield pages of events after a sequence number; with `only_shown` only events of the active branch."""
         query = "read_shown_events" if only_shown else "read_events"
-        has_more = up_to is None or after < up_to
+        has_more = True
         while has_more:
             page = await read_event_page(self._database, query, thread_id, after, limit=_PAGE)
             if not page.events:
                 return
-            after = page.events[-1].sequence_num or 0
-            has_more = page.has_more and (up_to is None or after < up_to)
-            yield [event for event in page.events if up_to is None or (event.sequence_num or 0) <= up_to]
+            after, has_more = page.events[-1].sequence_num or 0, page.has_more
+            yield page
 
     async def recent(self, thread_id: UUID, *, limit: int) -> list[Event]:
         return (await self.recent_page(thread_id, limit=limit)).events

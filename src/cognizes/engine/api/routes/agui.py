@@ -279,7 +279,7 @@ async def _event_parts(engine: Engine, session: Session, thread_id: str) -> Asyn
     yield '{"events":['
     comma = ""
     async for page in engine.sessions.log.iterate_pages(thread_uuid(session.thread_id), only_shown=True):
-        for event in page:
+        for event in page.events:
             for frame in frames.of(event):
                 yield comma + dump_json(older.dump(frame))
                 comma = ","
