@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
 import pytest
 from ag_ui.core import (
@@ -24,6 +27,7 @@ from ag_ui.core import (
     UserMessage,
 )
 from fastapi.openapi.models import APIKey, APIKeyIn
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -36,6 +40,7 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
@@ -44,6 +49,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import START, Workflow, node
 from google.genai import types
+from pydantic import PrivateAttr
 
 from cognizes.engine import Engine
 from cognizes.engine.adapters.adk.agent import ActiveTurn, HostedSessionService
@@ -412,3 +418,60 @@ async def test_a_call_of_a_client_tool_waits_under_the_id_that_was_streamed(engi
         (waiting,) = pending_in(await turn(host, "t", "paint", tools=[client_tool("pick_colour")]))
         picked = ToolMessage(id="picked", tool_call_id=waiting, content="red")
         assert text_of(await turn(host, "t", picked, tools=[client_tool("pick_colour")])) == "You picked red."
+
+
+class ModelName(str):
+    """The name of a model, as an object that can be followed."""
+
+
+class NamedModels(BasePlugin):
+    """Gives each request to a model a name of its own, and follows these."""
+
+    def __init__(self) -> None:
+        super().__init__(name="named_models")
+        self.names: WeakSet[ModelName] = WeakSet()
+
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        llm_request.model = name = ModelName("silent")
+        self.names.add(name)
+
+
+class SilentModel(BaseLlm):
+    """Never answers, and says when it was asked."""
+
+    model: str = "silent"
+    _asked: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    @property
+    def asked(self) -> asyncio.Event:
+        return self._asked
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        self._asked.set()
+        await asyncio.Event().wait()
+        yield LlmResponse()
+
+
+@pytest.mark.parametrize("is_called_as_tool", [False, True])
+async def test_a_run_that_is_cancelled_before_its_first_event_leaves_nothing(
+    engine: Engine, is_called_as_tool: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A record that pytest captures would keep the name.
+    caplog.set_level(logging.ERROR, logger="google_adk")
+    silent, caller, plugin = SilentModel(), ScriptedModel(call("clerk", request="?")), NamedModels()
+    agent = LlmAgent(name="clerk", model=silent)
+    if is_called_as_tool:
+        agent = LlmAgent(name="chief", model=caller, tools=[AgentTool(agent)])
+    app = App(name=agent.name, root_agent=agent, plugins=[plugin])
+    async with hosted(engine, app) as host:
+        running = asyncio.create_task(turn(host, "t", "hi", tools=[client_tool("pick_colour")]))
+        await silent.asked.wait()
+        assert plugin.names
+        assert await host.cancel(agent.name, "ada", "t")
+        await running
+        del running
+        caller.requests.clear()
+        gc.collect()
+        assert not plugin.names

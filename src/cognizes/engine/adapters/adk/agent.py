@@ -30,7 +30,14 @@ from cognizes.engine import models
 from cognizes.engine.adapters.adk.artifact_service import HostedArtifactService
 from cognizes.engine.adapters.adk.events import encode_event, encode_fragment, to_json
 from cognizes.engine.adapters.adk.memory_service import HostedMemoryService
-from cognizes.engine.adapters.adk.plugins import AttachmentPlugin, ClientCalls, ModelNames, StreamedIds
+from cognizes.engine.adapters.adk.plugins import (
+    AttachmentPlugin,
+    ClientCalls,
+    ModelNames,
+    RunInvocations,
+    StreamedIds,
+    run_invocations,
+)
 from cognizes.engine.adapters.adk.run_input import (
     OpenCalls,
     UserTurn,
@@ -95,7 +102,8 @@ class AdkAgent:
         self._streamed_ids = StreamedIds()
         self._client_calls = ClientCalls()
         plugins = [
-            # ADK skips the plugins behind one that replaces an event.
+            # ADK skips the plugins behind one that replaces an event or answers for the agent.
+            RunInvocations(),
             self._streamed_ids,
             self._client_calls,
             *app.plugins,
@@ -189,6 +197,8 @@ class AdkAgent:
         active = self._service.active[key] = ActiveTurn(
             context.run.id, list(turn.message_ids), parts=message_parts(turn.new_messages)
         )
+        invocations: set[str] = set()
+        run_invocations.set(invocations)
         try:
             for brought in turn.history:
                 await self._service.append_event(turn.session, brought)
@@ -209,9 +219,10 @@ class AdkAgent:
                 yield frame
         finally:
             await recording.close()
-            self._streamed_ids.forget(recording.invocation_id)
-            self._client_calls.forget(recording.invocation_id)
-            self._service.forget_models(recording.invocation_id)
+            for invocation_id in invocations:
+                self._streamed_ids.forget(invocation_id)
+                self._client_calls.forget(invocation_id)
+                self._service.forget_models(invocation_id)
             if self._service.active.get(key) is active:
                 # Else this run was abandoned, and the session has another one.
                 del self._service.active[key]

@@ -1,8 +1,9 @@
-"""Plugins of hosted ADK agents: streamed ids and arguments, calls of the client's tools, attachments, model names."""
+"""Plugins of hosted ADK agents: invocations, streamed ids and arguments, client calls, attachments, model names."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from google.adk.agents.callback_context import CallbackContext
@@ -25,6 +26,26 @@ from cognizes.engine.timeline.event_reading import CLIENT_CALLS
 
 _GENERATED = "adk-"
 """Prefix of the ids that ADK makes for calls to which the model gave none."""
+
+
+run_invocations: ContextVar[set[str]] = ContextVar("run_invocations")
+"""The ids of the invocations of the run that the current task executes, which forgets them at its end."""
+
+
+class RunInvocations(BasePlugin):
+    """Notes the invocations of a run when they begin: its own, and those of agents that it calls as tools.
+
+    ADK does not report cancelled invocations, and one that is cancelled early has yielded no event.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="cognizes_run_invocations")
+
+    @override
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        # A tool may call another agent in a thread that has not inherited the context.
+        if (invocations := run_invocations.get(None)) is not None:
+            invocations.add(invocation_context.invocation_id)
 
 
 @dataclass
@@ -72,7 +93,7 @@ class StreamedIds(BasePlugin):
             event.id = Event.new_id()
 
     def forget(self, invocation_id: str) -> None:
-        """Forget the unfinished messages of an invocation that ended. ADK does not report cancelled invocations."""
+        """Forget the unfinished messages of an invocation that has ended."""
         for place in [place for place in self._streaming if place[0] == invocation_id]:
             del self._streaming[place]
 
