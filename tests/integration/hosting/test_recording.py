@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -385,6 +386,37 @@ async def test_an_agent_that_ignores_its_cancellation_is_abandoned(engine: Engin
         assert run.agent_task is not None
         await asyncio.wait([run.agent_task])
     assert (await stored(engine, thread)).messages[-1]["content"] == "stubborn"
+
+
+@pytest.mark.parametrize("kind", ["calls", "texts"])
+async def test_an_abandoned_agent_that_yields_more_does_not_keep_its_run(engine: Engine, kind: str) -> None:
+    """Its frames arrive while the answer until then is being stored."""
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        for number in count():
+            if kind == "calls":
+                yield ToolCallStartEvent(tool_call_id=f"c{number}", tool_call_name="search")
+            else:
+                yield TextMessageContentEvent(message_id=f"m{number}", delta="more")
+            if number == 20:
+                begun.set()
+            if number >= 20:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.002)
+            if release.is_set():
+                return
+
+    engine.settings = engine.settings.model_copy(update={"shutdown_seconds": 0.1})
+    async with hosting(engine, agent) as host:
+        run = await say(host, "go", thread_id=str(uuid4()))
+        await begun.wait()
+        assert await host.cancel("generic", "ada", run.key[2])
+        ended, open_streams = await engine.runs.get(run.thread_id, run.run_id), engine.streams.live_messages
+        release.set()
+        assert (ended.status, open_streams) == (RunStatus.CANCELLED, 0)
+        assert run.agent_task is not None
+        await asyncio.wait([run.agent_task])
 
 
 async def test_the_example_answers(engine: Engine) -> None:

@@ -349,7 +349,7 @@ class RecordedCalls:
             await self.end(ToolCallEndEvent(tool_call_id=call, timestamp=now()))
 
     async def abort(self) -> None:
-        for call in self._calls.values():
+        for call in list(self._calls.values()):
             if call.writer is not None:
                 await self._run.keep(call.writer.abort)
                 call.writer.abandon()

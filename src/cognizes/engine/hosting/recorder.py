@@ -87,6 +87,7 @@ class FrameRecorder:
         self._context = context
         self._run = RecordedRun(context, author=author, emit=emit)
         self._emit = emit
+        self._is_aborted = False
         self._texts = RecordedTexts(self._run)
         self._calls = RecordedCalls(self._run, client_tools=client_tools)
         self._from_chunks: tuple[str, str] | None = None
@@ -124,7 +125,9 @@ class FrameRecorder:
         return list(self._run.pending)
 
     async def take(self, frame: BaseEvent) -> None:
-        """Store a frame of the agent, and emit what clients receive of it."""
+        """Store a frame of the agent, and emit what clients receive of it; ignore it when the run was aborted."""
+        if self._is_aborted:
+            return
         kind = frame.type
         if self._from_chunks is not None and kind not in _CHUNKS and kind is not EventType.RAW:
             await self._end_chunks()
@@ -136,8 +139,10 @@ class FrameRecorder:
     async def finish(self, interrupts: Sequence[Interrupt] = (), *, given_ids: Mapping[str, str] | None = None) -> None:
         """End the items that the agent left open, and store its questions: the run has succeeded or waits.
 
-        `given_ids` are the agent's ids of questions that have another id for clients.
+        `given_ids` are the agent's ids of questions that have another id for clients. An aborted run stores nothing.
         """
+        if self._is_aborted:
+            return
         self._from_chunks = None
         await self._texts.finish()
         await self._calls.finish()
@@ -150,7 +155,11 @@ class FrameRecorder:
             await self._run.append("interrupt", content)
 
     async def abort(self) -> None:
-        """Keep what arrived until now: the run has failed, was cancelled, or continues elsewhere. Never raises."""
+        """Keep what arrived until now: the run has failed, was cancelled, or continues elsewhere. Never raises.
+
+        The code of an abandoned agent may still yield frames.
+        """
+        self._is_aborted = True
         await self._texts.abort()
         await self._calls.abort()
         if not self._context.is_released:
@@ -356,7 +365,7 @@ class FrameRecorder:
             await self._store_activity(activity)
 
     async def _store_activities(self) -> None:
-        for activity in self._activities.values():
+        for activity in list(self._activities.values()):
             if activity.is_dirty:
                 await self._store_activity(activity)
 
