@@ -17,6 +17,8 @@ from ag_ui.core import (
     RunFinishedCancelledOutcome,
     RunFinishedEvent,
     TextMessageContentEvent,
+    ToolCallArgsEvent,
+    ToolCallStartEvent,
 )
 
 from cognizes.engine import Engine
@@ -63,6 +65,19 @@ async def until_first_text(frames: list[BaseEvent], rest: AsyncIterator[tuple[in
                 return
 
 
+def call_start() -> ToolCallStartEvent:
+    return ToolCallStartEvent(tool_call_id="c", tool_call_name="search")
+
+
+def fragment(delta: str) -> ToolCallArgsEvent:
+    return ToolCallArgsEvent(tool_call_id="c", delta=delta)
+
+
+def openings() -> list[str]:
+    """Return the names of the tasks that open streams."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("open-")]
+
+
 @pytest.mark.parametrize("events", [TEXT, THOUGHT], ids=["text", "thought"])
 async def test_the_first_text_does_not_wait_for_the_row_of_its_stream(
     engine: Engine, database_url: str, events: list[BaseEvent]
@@ -100,6 +115,28 @@ async def test_a_first_text_that_clients_have_is_kept_by_a_run_that_is_cancelled
     kept = (await stored(engine, thread)).messages
     assert kept[-1]["content"] == "first "
     assert Snapshot().fold(frames).messages == kept
+
+
+async def test_the_stream_of_a_call_is_opened_also_if_the_run_is_cancelled(engine: Engine, database_url: str) -> None:
+    """Its row may be committed already: the call is stored with it, and not beside it."""
+    speaker, thread = Speaker([call_start(), fragment('{"q": '), fragment('"rome"')]), str(uuid4())
+    async with hosting(engine, speaker.script) as host:
+        run = await say(host, "go", thread_id=thread)
+        assert run.agent_task is not None
+        async with locked(database_url, run):
+            speaker.may_begin.set()
+            async for _, frame in host.watch(run):
+                if isinstance(frame, ToolCallArgsEvent):
+                    break
+            while not openings():
+                await asyncio.sleep(0.01)
+            assert run.cancel()
+            await asyncio.wait([run.agent_task])
+            assert openings()
+        await run.wait()
+    [call] = (await stored(engine, thread)).messages[-1]["toolCalls"]
+    assert call["function"]["arguments"] == '{"q": "rome"'
+    assert engine.streams.live_messages == 0
 
 
 async def test_a_long_first_text_is_stored_before_clients_have_it(engine: Engine, database_url: str) -> None:

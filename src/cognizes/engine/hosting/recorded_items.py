@@ -320,7 +320,7 @@ class _ToolCall:
     """A tool call whose arguments arrive. A second attempt to store it has the same event id.
 
     `writer` streams the arguments to other processes, from the second fragment on: most calls that arrive as a whole
-    have one fragment, and need no stream.
+    have one fragment, and need no stream. `opening` is the task that opens the stream.
     """
 
     id: str
@@ -329,7 +329,16 @@ class _ToolCall:
     arguments: list[str] = field(default_factory=list)
     size: int = 0
     event_id: str = field(default_factory=lambda: str(new_id()))
+    opening: asyncio.Task[MessageWriter] | None = None
     writer: MessageWriter | None = None
+
+    async def stream(self, opening: asyncio.Task[MessageWriter]) -> None:
+        """Write the arguments so far when the row of the stream is committed."""
+        self.opening = opening
+        self.writer = await asyncio.shield(opening)
+        await self.writer.write(CallHead(self.id, self.name, self.parent_id).text())
+        for delta in self.arguments:
+            await self.writer.write(delta)
 
 
 class RecordedCalls:
@@ -350,6 +359,9 @@ class RecordedCalls:
 
     async def abort(self) -> None:
         for call in list(self._calls.values()):
+            if call.writer is None and call.opening is not None:
+                # The run was cancelled while the stream was being opened.
+                await self._run.keep(partial(call.stream, call.opening))
             if call.writer is not None:
                 await self._run.keep(call.writer.abort)
                 call.writer.abandon()
@@ -395,14 +407,8 @@ class RecordedCalls:
             if call.writer is not None:
                 await call.writer.write(delta)
             elif len(call.arguments) > 1:
-                await self._open_stream(call)
+                await call.stream(self._run.open_stream(call.event_id, role=CALL))
             self._run.emit([ToolCallArgsEvent(tool_call_id=call.id, delta=delta, timestamp=frame.timestamp)])
-
-    async def _open_stream(self, call: _ToolCall) -> None:
-        call.writer = await self._run.open_stream(call.event_id, role=CALL)
-        await call.writer.write(CallHead(call.id, call.name, call.parent_id).text())
-        for delta in call.arguments:
-            await call.writer.write(delta)
 
     async def end(self, frame: ToolCallEndEvent) -> None:
         if call := self._calls.get(frame.tool_call_id):
