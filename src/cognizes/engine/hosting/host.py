@@ -122,7 +122,8 @@ class AgentHost:
                         try:
                             run = await self._begin_run(agent, key, run_input, policy, is_end_user=is_end_user)
                         except ThreadBusyError as busy:
-                            elsewhere = busy
+                            elsewhere = place.busy = busy
+                            self._queue.changes.notify()
                         else:
                             run.cancels_on_disconnect = policy.on_disconnect is OnDisconnect.CANCEL
                             return run
@@ -130,6 +131,8 @@ class AgentHost:
                     await self._end_active(active, policy.on_busy)
                 elif elsewhere is not None:
                     await self._end_elsewhere(key, elsewhere, policy.on_busy)
+                elif policy.on_busy is OnBusy.REJECT and (waited_for := place.queue[0].busy):
+                    raise ThreadBusyError(waited_for.run_id)
                 else:
                     await self._queue.changes.wait(seen)
 
@@ -429,8 +432,7 @@ class RunPolicy:
 class InputQueue:
     """The inputs that wait until their thread is free, in the order in which their runs begin.
 
-    An input that cancels other runs goes before those that wait for the end of runs. One that is refused on a busy
-    thread has no place, and is also refused while others wait.
+    An input that cancels other runs goes before those that wait for the end of runs.
     """
 
     def __init__(self) -> None:
@@ -440,8 +442,6 @@ class InputQueue:
     @contextmanager
     def join(self, key: ThreadKey, on_busy: OnBusy) -> Iterator[QueuedInput]:
         queue = self._waiting.setdefault(key, [])
-        if on_busy is OnBusy.REJECT and queue:
-            raise ConflictError("other inputs wait on this thread; connect to it, or send onBusy: queue")
         place = len(queue)
         if on_busy is OnBusy.CANCEL:
             place = next((i for i, item in enumerate(queue) if item.on_busy is not OnBusy.CANCEL), place)
@@ -458,10 +458,11 @@ class InputQueue:
 
 @dataclass(eq=False)
 class QueuedInput:
-    """The place of an input among those that wait on its thread."""
+    """The place of an input among those that wait on its thread. `busy`: a run of another process keeps it waiting."""
 
     queue: list[QueuedInput]
     on_busy: OnBusy
+    busy: ThreadBusyError | None = None
 
     @property
     def is_first(self) -> bool:
