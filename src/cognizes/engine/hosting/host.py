@@ -203,9 +203,10 @@ class AgentHost:
         with self._engine.runs.notifications.subscribe(lambda _: True) as ended:
             seen = ended.version
             if on_busy is OnBusy.CANCEL:
-                await self._cancel_elsewhere(*key, busy.run_id)
-            else:
-                await ended.wait(seen, timeout=_BUSY_SECONDS)
+                session = await self._engine.sessions.get(*key)
+                if session is not None and await self._cancel_run(session, busy.run_id):
+                    return
+            await ended.wait(seen, timeout=_BUSY_SECONDS)
 
     async def _wait_for_departure(self, key: ThreadKey, busy: ThreadBusyError) -> None:
         """Return when a run of another process that ends with its clients has ended; raise `busy` if it does not.
@@ -333,10 +334,12 @@ class AgentHost:
         waiting = await self._engine._database.fetch("find_waiting_runs", thread_id, handler_of(name))
         active = [await self._find_active_run(name, thread_id), *(row["id"] for row in waiting)]
         found = next((one for one in active if one is not None and run_id in (None, one)), None)
-        if found is None:
-            return False
+        return found is not None and await self._cancel_run(session, found)
+
+    async def _cancel_run(self, session: Session, run_id: str) -> bool:
+        """Cancel a run that this process does not execute; False when it has ended."""
         try:
-            await self._engine.runs.cancel(session.thread_id, found)
+            await self._engine.runs.cancel(session.thread_id, run_id)
         except ConflictError:
             return False
         return True
