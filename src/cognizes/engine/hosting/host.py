@@ -62,6 +62,7 @@ class AgentHost:
         self._recovery = RunRecovery(engine, self._agents, self._continue)
         self._executor = RunExecutor(engine, self._forget)
         self._is_closing = False
+        self._beginning = 0
 
     @property
     def descriptions(self) -> dict[str, str]:
@@ -88,10 +89,12 @@ class AgentHost:
         self._is_closing = True
         self._queue.changes.notify()
         await self._recovery.close()
+        while self._beginning:
+            # A run that is in the database is executed before it is stopped like the others.
+            await self._queue.changes.wait(self._queue.changes.version)
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=seconds)
         while tasks := self._tasks():
-            # Also runs that were being started when the host began to close.
             for run in list(self._active.values()):
                 run.cancel(by_server=True)
             await asyncio.wait(tasks)
@@ -119,14 +122,17 @@ class AgentHost:
                         )
                     active = self._active.get(key)
                     if active is None and place.is_first:
+                        self._beginning += 1
                         try:
                             run = await self._begin_run(agent, key, run_input, policy, is_end_user=is_end_user)
                         except ThreadBusyError as busy:
                             elsewhere = place.busy = busy
-                            self._queue.changes.notify()
                         else:
                             run.cancels_on_disconnect = policy.on_disconnect is OnDisconnect.CANCEL
                             return run
+                        finally:
+                            self._beginning -= 1
+                            self._queue.changes.notify()
                 if active is not None:
                     await self._end_active(active, policy.on_busy)
                 elif elsewhere is not None:
