@@ -231,6 +231,18 @@ async def test_rare_kinds_of_frames_reach_every_client_and_are_stored(engine: En
     assert [frame["event"] for frame in raw] == [{"any": ["thing"]}]
 
 
+async def test_a_server_sent_event_may_be_cut_within_a_character(engine: Engine) -> None:
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[bytes]:
+        for event in text("m", "Grüße 👋"):
+            sent = f"data: {json.dumps(FrameEncoder().dump(event), ensure_ascii=False)}\n\n".encode()
+            for place in range(len(sent)):
+                yield sent[place : place + 1]
+
+    async with hosting(engine, agent) as host:
+        live = Snapshot().fold(await turn(host, "go", thread_id=str(uuid4())))
+    assert live.messages[-1]["content"] == "Grüße 👋"
+
+
 def host_frames(host: AgentHost, thread: str) -> Any:
     return host.connect("generic", "ada", thread, run_id=str(uuid4()))
 

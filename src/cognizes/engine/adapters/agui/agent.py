@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import inspect
 import json
 import re
@@ -160,12 +161,14 @@ class _Decoder:
     """Decodes what a source yields instead of events: JSON objects, and server-sent events as text or bytes."""
 
     def __init__(self) -> None:
+        # A chunk may end within a character.
+        self._characters = codecs.getincrementaldecoder("utf-8")()
         self._rest = ""
         self._thought = ""
 
     def decode(self, item: object) -> list[BaseEvent]:
         if isinstance(item, bytes | str):
-            self._rest += item.decode() if isinstance(item, bytes) else item
+            self._rest += self._characters.decode(item) if isinstance(item, bytes) else item
             *complete, self._rest = self._rest.replace("\r\n", "\n").split("\n\n")
             return [self._event(json.loads(data)) for data in map(_data, complete) if data]
         if isinstance(item, Mapping):
