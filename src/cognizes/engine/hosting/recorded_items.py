@@ -131,18 +131,6 @@ class RecordedRun:
         )
         return asyncio.create_task(writer.open(), name=f"open-{message_id:.80}")
 
-    async def note(self, kind: str, entry: JsonObject) -> None:
-        """Note a thought, a call or a result on the run's row. A failure is logged: the event itself is stored."""
-        run, engine = self.context.run, self.context.engine
-        arguments = self.context.thread_id, run.id, kind, dump_jsonb(entry), None, None, self.context.fence.attempt
-        try:
-            await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
-        except NotFoundError:
-            # The result of a call that the client's history or a snapshot brought.
-            logger.debug("run %s: the %s %s is not on its row", run.id, kind, entry.get("id"))
-        except EngineError as error:
-            logger.warning("run %s: its progress could not be recorded: %s", run.id, error)
-
     async def keep(self, store: Callable[[], Awaitable[object]]) -> None:
         """Store a part of an unfinished answer. A failure is logged: the run ends in any case."""
         try:
@@ -312,7 +300,7 @@ class RecordedTexts:
                 ]
             )
             if said := writer.text.strip():
-                await self._run.note("thought", {"thought": said, "at": _moment()})
+                await note_progress(self._run.context, "thought", {"thought": said, "at": _moment()})
 
 
 @dataclass(eq=False)
@@ -428,12 +416,14 @@ class RecordedCalls:
             stored = call.writer.complete(content=content)
         else:
             stored = self._run.append("act", content, event_id=call.event_id)
-        await asyncio.gather(stored, self._run.note("act", entry))
+        await asyncio.gather(stored, note_progress(self._run.context, "act", entry))
 
     async def store_whole(self, call_id: str, name: str, text: str, *, parent: str) -> Event:
         """Store a call of a message of the agent; return its event."""
         content, entry = self._describe(call_id, name, text, parent=parent)
-        event, _ = await asyncio.gather(self._run.append("act", content), self._run.note("act", entry))
+        event, _ = await asyncio.gather(
+            self._run.append("act", content), note_progress(self._run.context, "act", entry)
+        )
         return event
 
     def _describe(self, call_id: str, name: str, text: str, *, parent: str) -> tuple[JsonObject, JsonObject]:
@@ -467,7 +457,9 @@ class RecordedCalls:
             observed = {"observation": value, "format": PARTS_FORMAT}
         stored = {"tool_call_id": call_id, "message_id": message_id, "is_error": False, **observed}
         entry = {"id": call_id, "output": value, "is_error": False, "finished_at": _moment()}
-        await asyncio.gather(self._run.append("observe", stored, event_id=message_id), self._run.note("observe", entry))
+        await asyncio.gather(
+            self._run.append("observe", stored, event_id=message_id), note_progress(self._run.context, "observe", entry)
+        )
         self._run.pending.pop(call_id, None)
         self._run.emit(
             [
@@ -480,6 +472,19 @@ class RecordedCalls:
                 )
             ]
         )
+
+
+async def note_progress(context: RunContext, kind: str, entry: JsonObject) -> None:
+    """Note a thought, a call or a result on the run's row. A failure is logged: the event itself is stored."""
+    run, engine = context.run, context.engine
+    arguments = context.thread_id, run.id, kind, dump_jsonb(entry), None, None, context.fence.attempt
+    try:
+        await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
+    except NotFoundError:
+        # The result of a call that the client's history or a snapshot brought, or of an earlier run.
+        logger.debug("run %s: the %s %s is not on its row", run.id, kind, entry.get("id"))
+    except EngineError as error:
+        logger.warning("run %s: its progress could not be recorded: %s", run.id, error)
 
 
 def document(key: str, text: str, parsed: Any) -> JsonObject:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -235,7 +235,7 @@ class ThreadTurns:
         is_cached: bool = False,
     ) -> ThreadTurn:
         history, resume = conversation.history, tuple(run_input.resume or ())
-        check_answers(resume, history)
+        check_answers(resume, _questions(history))
         new = _new_messages(run_input.messages, history)
         if not new and not resume:
             new = _asked_again(run_input.messages, history)
@@ -267,16 +267,15 @@ class ThreadTurns:
         else:
             self._cache.put(key, conversation)
 
-    async def read_continuation(
-        self, thread_id: UUID, run_id: str, answers_of: Callable[[History], Sequence[ResumeEntry]]
-    ) -> ThreadTurn:
-        """Return the turn with which another attempt continues a run: with the answers that a signal brought
-        (`answers_of` the open questions), else with those that an earlier attempt of the run stored."""
+    async def read_continuation(self, thread_id: UUID, run_id: str, resumption: Resumption | None) -> ThreadTurn:
+        """Return the turn with which another attempt continues a run: with the answers that a signal brought, else with
+        those that an earlier attempt of the run stored."""
         conversation = Conversation(thread_id)
         await conversation.read_on(self._engine)
-        brought = tuple(answers_of(conversation.history))
-        check_answers(brought, conversation.history)
-        answers = brought or conversation.answers_of(run_id)
+        questions = _questions(conversation.history)
+        brought = signalled_answers(resumption, questions)
+        check_answers(brought, questions)
+        answers = tuple(brought) or conversation.answers_of(run_id)
         return ThreadTurn(
             thread_id,
             events=list(_answer_events(brought)),
@@ -287,12 +286,12 @@ class ThreadTurns:
         )
 
 
-def signalled_answers(resumption: Resumption | None, history: History) -> list[ResumeEntry]:
-    """Return the answers with which a signal ended the wait for the open questions of a history; none without one.
+def signalled_answers(resumption: Resumption | None, questions: Collection[str]) -> list[ResumeEntry]:
+    """Return the answers with which a signal ended the wait for the open questions; none without one.
 
-    `InvalidInputError` when the payload of the signal does not answer the questions.
+    The payload of the signal is the answer to the question; for several questions it maps their ids to answers.
+    `InvalidInputError` when it does not answer them.
     """
-    questions = {interrupt.id for interrupt in history.interrupts}
     if resumption is None or not questions or resumption.correlation_key != wait_key_of(questions):
         return []
     answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
@@ -301,10 +300,9 @@ def signalled_answers(resumption: Resumption | None, history: History) -> list[R
     return [ResumeEntry(interrupt_id=one, status="resolved", payload=given) for one, given in answers.items()]
 
 
-def check_answers(resume: Sequence[ResumeEntry], history: History) -> None:
-    """Raise `InvalidInputError` unless the answers are those to all open interrupts, or none."""
-    asked = {interrupt.id for interrupt in history.interrupts}
-    given = {entry.interrupt_id for entry in resume}
+def check_answers(resume: Sequence[ResumeEntry], questions: Collection[str]) -> None:
+    """Raise `InvalidInputError` unless the answers are those to all open questions, or none."""
+    asked, given = set(questions), {entry.interrupt_id for entry in resume}
     if unknown := given - asked:
         raise InvalidInputError(f"no question {', '.join(sorted(unknown))} is open; connect again")
     if resume and (missing := asked - given):
@@ -331,6 +329,10 @@ def agent_input(run_input: RunAgentInput, context: RunContext, turn: ThreadTurn)
             "resume": [turn.conversation.as_given(entry) for entry in turn.resume] or None,
         }
     )
+
+
+def _questions(history: History) -> set[str]:
+    return {interrupt.id for interrupt in history.interrupts}
 
 
 def _new_messages(messages: Sequence[Message], history: History) -> list[Message]:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
+from ag_ui.core import BaseEvent, RunAgentInput
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.apps.app import App
@@ -49,9 +49,8 @@ from cognizes.engine.adapters.adk.run_input import (
 from cognizes.engine.adapters.adk.session_reader import Revision, SessionKey, make_session
 from cognizes.engine.adapters.adk.session_service import OpenSessionService
 from cognizes.engine.adapters.adk.stream_plugin import TurnStreams
-from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn, wait_key_of
+from cognizes.engine.agui.translator import Translator, UnfinishedCall, UnfinishedTurn
 from cognizes.engine.concurrency import retry_while_unavailable
-from cognizes.engine.database.documents import dump_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import (
     AlreadyExistsError,
@@ -62,9 +61,10 @@ from cognizes.engine.errors import (
     PoolTimeoutError,
 )
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn, client_state_delta
+from cognizes.engine.hosting.recorded_items import note_progress
+from cognizes.engine.hosting.turns import signalled_answers
 from cognizes.engine.models import JsonObject, Run
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.pulse.sessions import attempt_at
 from cognizes.engine.runs import Resumption
 from cognizes.engine.timeline.event_reading import AGUI_PARTS, TEXT_FORMAT
 
@@ -164,7 +164,7 @@ class AdkAgent:
         opened = await self._service.get_session(app_name=self.name, user_id=session.user_id, session_id=session.id)
         if opened is None:
             return None
-        if resumption is not None and (answered := _signalled_turn(resumption, run_input, opened)):
+        if answered := _signalled_turn(resumption, run_input, opened):
             return _turn(opened, answered, run_input)
         engine = await self._service.engine()
         thread_id = thread_uuid(run.thread_id)
@@ -274,7 +274,9 @@ class _Recording:
         await self._streams.take(event)
         if event.partial:
             await self._streams.write_calls(event, frames)
-        await record_progress(self._context.engine, self._context.thread_id, self._context.run.id, event)
+            return
+        for kind, entry in _progress(event):
+            await note_progress(self._context, kind, entry)
 
     async def close(self) -> None:
         """Store the messages whose whole event did not arrive. A run that continues elsewhere only closes streams."""
@@ -355,18 +357,11 @@ def _result_event(called: Event, content: types.Content | None) -> Event:
     return Event(author="user", invocation_id=called.invocation_id, branch=called.branch, content=content)
 
 
-def _signalled_turn(resumption: Resumption, run_input: RunAgentInput, session: Session) -> UserTurn | None:
-    """Return the answers with which a signal continues a run that waited for a person; None when they were stored.
-
-    The payload of the signal is the answer to the question; for several questions it maps their ids to answers.
-    """
-    questions = OpenCalls.of(session.events).questions
-    if resumption.correlation_key != wait_key_of(questions):
+def _signalled_turn(resumption: Resumption | None, run_input: RunAgentInput, session: Session) -> UserTurn | None:
+    """Return the answers with which a signal continues a run that waited for a person; None when they were stored."""
+    resume = signalled_answers(resumption, OpenCalls.of(session.events).questions)
+    if not resume:
         return None
-    answers = resumption.payload if len(questions) > 1 else dict.fromkeys(questions, resumption.payload)
-    if not isinstance(answers, dict):
-        raise InvalidInputError(f"the payload must map each of {', '.join(sorted(questions))} to its answer")
-    resume = [ResumeEntry(interrupt_id=one, status="resolved", payload=answer) for one, answer in answers.items()]
     return read_turn(run_input.model_copy(update={"resume": resume, "messages": []}), session.events)
 
 
@@ -388,19 +383,6 @@ def _is_client_context(event: Event) -> bool:
         and bool(delta)
         and all(key.startswith("temp:agui_") for key in delta)
     )
-
-
-async def record_progress(engine: Engine, thread_id: UUID, run_id: str, event: Event) -> None:
-    """Note a stored event on the run's row. A failure is logged: the event itself is stored."""
-    if event.partial:
-        return
-    attempt = attempt_at(thread_id, run_id)
-    for kind, entry in _progress(event):
-        try:
-            arguments = thread_id, run_id, kind, dump_jsonb(entry), None, None, attempt
-            await engine.runs.until_available(partial(engine._database.fetch_value, "record_run_progress", *arguments))
-        except EngineError as error:
-            logger.warning("run %s: its progress could not be recorded: %s", run_id, error)
 
 
 def _progress(event: Event) -> Iterator[tuple[str, JsonObject]]:

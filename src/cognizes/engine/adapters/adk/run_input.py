@@ -31,6 +31,7 @@ from typing_extensions import override
 from cognizes.engine.agui.translator import CONFIRMATION
 from cognizes.engine.errors import InvalidInputError, PermissionDeniedError
 from cognizes.engine.hosting.inputs import marked, messages_before, quoted
+from cognizes.engine.hosting.turns import check_answers
 from cognizes.engine.models import JsonObject
 from cognizes.engine.timeline.event_reading import CLIENT_CALLS, CLIENT_HISTORY, REQUEST_PREFIX
 
@@ -140,7 +141,9 @@ def _read_new(run_input: RunAgentInput, events: Sequence[Event], reserved: Set[s
         raise PermissionDeniedError(
             f"the result of the tool {', '.join(sorted(claimed))} comes from a key that is bound to no user"
         )
-    answers = _answers(run_input.resume or [], calls.questions)
+    resume = run_input.resume or []
+    check_answers(resume, calls.questions)
+    answers = [_answer(entry, calls.questions[entry.interrupt_id]) for entry in resume]
     answers += [_tool_result(message, calls.tools[message.tool_call_id]) for message in results]
     if answers:
         message_id = results[0].id if results and not run_input.resume else None
@@ -212,15 +215,6 @@ def _new_messages(messages: Sequence[Message], known_ids: set[str]) -> list[Mess
             break
         new.append(message)
     return new[::-1]
-
-
-def _answers(resume: Sequence[ResumeEntry], questions: dict[str, str]) -> list[types.Part]:
-    given = {entry.interrupt_id for entry in resume}
-    if unknown := given - questions.keys():
-        raise InvalidInputError(f"no question {', '.join(sorted(unknown))} is open; connect again")
-    if resume and (missing := questions.keys() - given):
-        raise InvalidInputError(f"resume must answer every open interrupt; {', '.join(sorted(missing))} is missing")
-    return [_answer(entry, questions[entry.interrupt_id]) for entry in resume]
 
 
 def _answer(entry: ResumeEntry, name: str) -> types.Part:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from cognizes.engine.engine import Engine
 from cognizes.engine.errors import IllegalFrameError
 from cognizes.engine.hosting.agent import AgentCapabilities, RunContext, Turn
 from cognizes.engine.hosting.inputs import with_attachments
-from cognizes.engine.hosting.turns import ThreadTurn, ThreadTurns, agent_input, signalled_answers
+from cognizes.engine.hosting.turns import ThreadTurn, ThreadTurns, agent_input
 from cognizes.engine.models import JsonObject, Run, Session, new_id
 from cognizes.engine.pulse.session_store import thread_uuid
 from cognizes.engine.runs import Resumption
@@ -79,9 +78,7 @@ class AguiAgent:
         self, run: Run, run_input: RunAgentInput, session: Session, *, resumption: Resumption | None
     ) -> Turn | None:
         """Return the turn with a signal's answers, or one that continues a run, if the source can continue runs."""
-        turn = await self._turns.read_continuation(
-            thread_uuid(run.thread_id), run.id, partial(signalled_answers, resumption)
-        )
+        turn = await self._turns.read_continuation(thread_uuid(run.thread_id), run.id, resumption)
         return turn if turn.events or self.capabilities.resumes_after_crash else None
 
     async def run(self, run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
