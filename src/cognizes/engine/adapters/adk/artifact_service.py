@@ -11,12 +11,18 @@ from google.genai import types
 from typing_extensions import override
 
 from cognizes.engine.adapters.adk.events import to_json
-from cognizes.engine.adapters.engines import EngineLease, EngineUser, GivenEngine, known_settings, parse_address
+from cognizes.engine.adapters.engines import (
+    SHARED_ENGINES,
+    EngineLease,
+    EngineUser,
+    GivenEngine,
+    known_settings,
+    parse_address,
+)
 from cognizes.engine.artifacts import Artifact, ArtifactScope
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.models import JsonObject
-from cognizes.engine.settings import Settings
 
 _PART = "adk_part"
 """The attribute with the fields of a part other than its bytes."""
@@ -42,7 +48,9 @@ class OpenArtifactService(EngineUser, BaseArtifactService):
         """Accept `uri`, which `services.yaml` passes, as another name of `database_url`."""
         address = parse_address(database_url if database_url is not None else uri)
         options: dict[str, Any] = settings | address.options
-        self._lease = EngineLease(Settings(**known_settings(options, "OpenArtifactService"), **address.settings))
+        self._lease = EngineLease(
+            SHARED_ENGINES.settings(known_settings(options, "OpenArtifactService") | address.settings)
+        )
 
     @override
     async def save_artifact(

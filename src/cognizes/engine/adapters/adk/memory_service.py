@@ -14,13 +14,19 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from cognizes.engine.adapters.adk.events import to_json
-from cognizes.engine.adapters.engines import EngineLease, EngineUser, GivenEngine, known_settings, parse_address
+from cognizes.engine.adapters.engines import (
+    SHARED_ENGINES,
+    EngineLease,
+    EngineUser,
+    GivenEngine,
+    known_settings,
+    parse_address,
+)
 from cognizes.engine.database.documents import canonical_json
 from cognizes.engine.engine import Engine
 from cognizes.engine.errors import InvalidInputError
 from cognizes.engine.memory.records import Hit, MemoryScope, Remembered
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject
-from cognizes.engine.settings import Settings
 
 _MICROSECONDS = 1_000_000
 
@@ -43,7 +49,9 @@ class OpenMemoryService(EngineUser, BaseMemoryService):
         address = parse_address(database_url if database_url is not None else uri)
         options: dict[str, Any] = {"max_results": max_results} | settings | address.options
         self._max_results = int(options["max_results"])
-        self._lease = EngineLease(Settings(**known_settings(options, "OpenMemoryService"), **address.settings))
+        self._lease = EngineLease(
+            SHARED_ENGINES.settings(known_settings(options, "OpenMemoryService") | address.settings)
+        )
 
     async def flush(self) -> None:
         """Do nothing: additions are stored when they return."""

@@ -26,14 +26,13 @@ from cognizes.engine.adapters.adk.session_reader import (
     SessionReader,
     make_session,
 )
-from cognizes.engine.adapters.engines import EngineLease, EngineUser, known_settings, parse_address
+from cognizes.engine.adapters.engines import SHARED_ENGINES, EngineLease, EngineUser, known_settings, parse_address
 from cognizes.engine.concurrency import KeyedLock
 from cognizes.engine.database.documents import load_jsonb
 from cognizes.engine.engine import Engine
 from cognizes.engine.models import DELETE, JsonObject, Page, is_delete
 from cognizes.engine.pulse.events import check_text, without_temp
 from cognizes.engine.pulse.session_store import thread_uuid
-from cognizes.engine.settings import Settings
 
 OnConflict = Literal["raise", "rebase"]
 _EVERYTHING = GetSessionConfig()
@@ -80,7 +79,9 @@ class OpenSessionService(EngineUser, BaseSessionService):
             raise ValueError(f"on_conflict is 'raise' or 'rebase', not {self._on_conflict!r}")
         self._cache = SessionCache(int(options.pop("cache_size")))
         self._reader = SessionReader(self._cache)
-        self._lease = EngineLease(Settings(**known_settings(options, "OpenSessionService"), **address.settings))
+        self._lease = EngineLease(
+            SHARED_ENGINES.settings(known_settings(options, "OpenSessionService") | address.settings)
+        )
         self._append_locks = KeyedLock()
         self._runs: dict[tuple[UUID, str], str] = {}
         self._listeners: dict[tuple[UUID, str], Callable[[Event], Awaitable[None]]] = {}
