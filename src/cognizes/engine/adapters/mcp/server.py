@@ -41,7 +41,18 @@ from cognizes.engine.memory.records import MemoryRecord, MemoryScope, Remembered
 from cognizes.engine.models import MAX_QUERY_LENGTH, JsonObject, Session, new_id
 from cognizes.engine.version import __version__
 
+__all__ = ["McpCaller", "McpServer"]
+
+_THREADS = "cognizes://threads/"
+_JSON = "application/json"
+_PAGE = 50
+_ITEMS = 200
+_INSTRUCTIONS = (
+    "A durable memory of one user. Call `recall` before you answer a question about the user or earlier work; call "
+    "`remember` with what will matter later. Conversations of the user are resources."
+)
 _MAX_TEXT = 100_000
+_Context = ServerRequestContext[Any, Any]
 _Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=64)]
 
 
@@ -201,19 +212,6 @@ async def call_tool(engine: Engine, caller: McpCaller, name: str, given: JsonObj
         )
         raise InvalidInputError(f"wrong arguments of {name}: {problems}") from error
     return await tool.function(engine, caller, arguments)
-
-
-__all__ = ["McpCaller", "McpServer"]
-
-_THREADS = "cognizes://threads/"
-_JSON = "application/json"
-_PAGE = 50
-_ITEMS = 200
-_INSTRUCTIONS = (
-    "A durable memory of one user. Call `recall` before you answer a question about the user or earlier work; call "
-    "`remember` with what will matter later. Conversations of the user are resources."
-)
-_Context = ServerRequestContext[Any, Any]
 
 
 class McpServer:
