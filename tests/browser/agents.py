@@ -1,4 +1,4 @@
-"""Agents for the browser tests: one stops within a sentence, one fails at first, one asks two questions at once."""
+"""Agents for the browser tests: one stops within a sentence, two fail at first, one asks two questions at once."""
 
 from __future__ import annotations
 
@@ -61,6 +61,18 @@ class FickleModel(BaseLlm):
 
 
 fickle = LlmAgent(name="fickle", model=FickleModel(), description="Fails at first.")
+
+
+async def answer(state: MessagesState) -> dict[str, object]:
+    """Fail until a file that is named like the last message exists."""
+    if not (Path(os.environ["PATIENT_GATES"]) / str(state["messages"][-1].content)).exists():
+        raise RuntimeError("the provider is down")
+    return {"messages": [AIMessage("The provider is back.")]}
+
+
+fickle_graph = (
+    StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END)
+).compile(name="fickle_graph")
 
 
 class ClerkState(MessagesState):

@@ -37,8 +37,8 @@ FLAGS = [
     "--disable-sync",
 ]
 AGENTS = (
-    "demo,tests.browser.agents:patient,tests.browser.agents:fickle,tests.browser.agents:clerk,"
-    "examples.langgraph.agent:weather,examples.pydantic_ai.agent:pydantic_weather"
+    "demo,tests.browser.agents:patient,tests.browser.agents:fickle,tests.browser.agents:fickle_graph,"
+    "tests.browser.agents:clerk,examples.langgraph.agent:weather,examples.pydantic_ai.agent:pydantic_weather"
 )
 Result = TypeVar("Result")
 

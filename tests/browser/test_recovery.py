@@ -337,10 +337,11 @@ def test_steps_of_a_graph_are_rows_and_bars(page: Page, site: Site) -> None:
     expect(steps.first).to_have_text("answer")
 
 
-def test_the_message_of_a_failed_run_is_sent_again(page: Page, site: Site) -> None:
-    """The failure is shown once, and the second run succeeds."""
+@pytest.mark.parametrize("agent", ["fickle", "fickle_graph"])
+def test_the_message_of_a_failed_run_is_sent_again(page: Page, site: Site, agent: str) -> None:
+    """The failure is shown once, and the second run succeeds. ADK stores the input itself, LangGraph does not."""
     gate = f"gate-{uuid4().hex[:6]}"
-    thread = site.thread(app="fickle", user="default")
+    thread = site.thread(app=agent, user="default")
     page.goto(f"{site.url}/#/thread/{thread}")
     page.locator("#chat-input").fill(gate)
     page.keyboard.press("Enter")

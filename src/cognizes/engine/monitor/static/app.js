@@ -425,7 +425,7 @@ class Monitor {
     const active = runs.find((run) => ["running", "pending", "waiting"].includes(run.status));
     this._head.setStatus(active?.status ?? (runs[0]?.status === "failed" ? "failed" : "idle"));
     this._chat.setRunning(active?.status === "running");
-    this._chat.setFailed(runs[0]?.status === "failed" ? runs[0] : null);
+    this._offerAgain(runs[0]?.status === "failed" ? runs[0] : null);
     const cache = this._cache;
     const asked = ++this._asked;
     try {
@@ -443,6 +443,14 @@ class Monitor {
     } catch {
       // Asked again with the next event of a run.
     }
+  }
+
+  /** Offers to send the message of a failed run again. */
+  async _offerAgain(run) {
+    const cache = this._cache;
+    this._failedRun = run;
+    const content = run && (await cache.messageOf(run).catch(() => null));
+    if (cache === this._cache && run === this._failedRun) this._chat.setFailed(content);
   }
 
   /** A thread without a title is named after its first message. */

@@ -87,14 +87,14 @@ export class Chat {
     this._enable();
   }
 
-  /** Offers to send the message of a failed run again; `run` is null when the newest run did not fail. */
-  setFailed(run) {
-    this._failed = run?.input?.messages?.at?.(-1)?.role === "user" ? run : null;
-    this._failure.hidden = !this._failed;
+  /** Offers to send the message of a failed run again; `content` is null when the newest run did not fail, or has none. */
+  setFailed(content) {
+    this._failed = content;
+    this._failure.hidden = content === null;
   }
 
   async _sendAgain() {
-    if (this._failed && !this._send.disabled) await this._say(this._thread, this._failed.input.messages.at(-1).content);
+    if (this._failed && !this._send.disabled) await this._say(this._thread, this._failed);
   }
 
   _enable() {

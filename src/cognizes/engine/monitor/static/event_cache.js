@@ -1,9 +1,13 @@
 // A thread's events in pages of fixed numbers: page 0 has 1…100. Pages are fetched once, and the tail grows.
 
 import { get, thread } from "./api.js";
+import { isCut } from "./value_tree.js";
 
 export const PAGE = 100;
 const TAIL = 500;
+
+/** Whether the server left out no part of a content for its size. */
+const isWhole = (value) => value === null || typeof value !== "object" || (!isCut(value) && Object.values(value).every(isWhole));
 
 export class EventCache {
   constructor(threadId, lastSequence) {
@@ -53,6 +57,21 @@ export class EventCache {
     }
     await this._pages.get(page);
     return this.loaded(page);
+  }
+
+  /** The content of a run's last message of the user; null if it has none. The input of a run has the messages that its agent stores itself. */
+  async messageOf(run) {
+    const given = run.input?.messages?.at?.(-1);
+    if (given?.role === "user") return given.content;
+    let isReached = false;
+    for (let page = this.pageOf(this.last); page >= 0; page--) {
+      const events = (await this.page(page)).filter((event) => event.run_id === run.id);
+      const said = events.findLast((event) => event.event_type === "user_message")?.content;
+      if (said) return isWhole(said) ? (said.text ?? said.content ?? null) : null;
+      if (isReached && !events.length) break;
+      isReached ||= events.length > 0;
+    }
+    return null;
   }
 
   /** Reads everything up to an announced sequence number; returns what is new, in order. */
