@@ -33,6 +33,7 @@ from ag_ui.core import (
     RunFinishedCancelledOutcome,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
+    RunStartedEvent,
     StateDeltaEvent,
     StateSnapshotEvent,
     StepFinishedEvent,
@@ -298,12 +299,27 @@ async def test_an_exception_keeps_the_partial_answer(engine: Engine) -> None:
     assert (await stored(engine, thread)).messages[-1]["content"] == "I was about to"
 
 
+STARTED = RunStartedEvent(thread_id="t", run_id="r")
+FINISHED = RunFinishedEvent(thread_id="t", run_id="r")
+ASKED = RunFinishedEvent(
+    thread_id="t", run_id="r", outcome=RunFinishedInterruptOutcome(interrupts=[Interrupt(id="q", reason="input")])
+)
+
+
 @pytest.mark.parametrize(
     ("events", "named"),
     [
         ([ToolCallArgsEvent(tool_call_id="none", delta="{}")], "TOOL_CALL_ARGS"),
         ([ToolCallResultEvent(message_id="r", tool_call_id="none", content="x")], "TOOL_CALL_RESULT"),
-        ([RunFinishedEvent(thread_id="t", run_id="r"), *text("m", "late")], "TEXT_MESSAGE_START"),
+        ([FINISHED, *text("m", "late")], "TEXT_MESSAGE_START after RUN_FINISHED"),
+        ([FINISHED, RunErrorEvent(message="the oven broke")], "RUN_ERROR after RUN_FINISHED: the oven broke"),
+        ([FINISHED, FINISHED], "RUN_FINISHED after RUN_FINISHED"),
+        ([FINISHED, ASKED], "RUN_FINISHED after RUN_FINISHED"),
+        ([ASKED, RunErrorEvent(message="the oven broke")], "RUN_ERROR after RUN_FINISHED: the oven broke"),
+        ([STARTED, FINISHED, STARTED], "RUN_STARTED after RUN_FINISHED"),
+        ([STARTED, RunStartedEvent(thread_id="t", run_id="r2")], "RUN_STARTED of the run 'r2' in the run 'r'"),
+        ([*text("m", "early"), STARTED], "RUN_STARTED after other events"),
+        ([RunErrorEvent(message="the oven broke"), FINISHED], "the oven broke"),
         ([CustomEvent(name="large", value="x" * 2_000_000)], "COGNIZES_MAX_FRAME_BYTES"),
         ([StateDeltaEvent.model_validate({"delta": [{"op": "remove", "path": "/none"}]})], "STATE_DELTA"),
         ([TextMessageContentEvent(message_id="m", delta="x" * 20_000_000)], "COGNIZES_MAX_EVENT_BYTES"),
@@ -311,13 +327,17 @@ async def test_an_exception_keeps_the_partial_answer(engine: Engine) -> None:
 )
 async def test_what_is_not_allowed_fails_the_run_by_name(engine: Engine, events: list[BaseEvent], named: str) -> None:
     async with hosting(engine, scripted(*events)) as host:
-        frames = await turn(host, "go", thread_id=str(uuid4()))
+        run = await say(host, "go", thread_id=str(uuid4()))
+        frames = [frame async for _, frame in host.watch(run)]
     assert isinstance(frames[-1], RunErrorEvent)
     assert named in frames[-1].message
+    assert (await engine.runs.get(run.thread_id, run.run_id)).status is RunStatus.FAILED
 
 
 async def test_order_is_repaired_where_it_is_certain(engine: Engine) -> None:
     script = scripted(
+        STARTED,
+        STARTED,
         TextMessageContentEvent(message_id="m", delta="no start"),
         TextMessageEndEvent(message_id="m"),
         TextMessageEndEvent(message_id="m"),

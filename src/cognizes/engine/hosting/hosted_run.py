@@ -137,6 +137,8 @@ class HostedRun:
         self.stopping = context.stopping
         self.observers = 0
         self.cancels_on_disconnect = False
+        self._has_frames = False
+        self._agents_run_id: str | None = None
         self._open_items = OpenItems()
         self._tool_calls: dict[str, tuple[str, int]] = {}
 
@@ -156,18 +158,36 @@ class HostedRun:
         """Log a frame of the agent. RUN_FINISHED and RUN_ERROR are held back until the end is stored.
 
         Nothing after the end reaches an observer: the run was abandoned, or the agent yields on after RUN_ERROR.
+        `IllegalFrameError` for any frame after RUN_FINISHED, and for the beginning of another run.
         """
-        if isinstance(frame, RunStartedEvent | RunErrorEvent | RunFinishedEvent):
-            if self.last_frame is None and not isinstance(frame, RunStartedEvent):
-                self.last_frame = frame
-        elif self.has_ended or isinstance(self.last_frame, RunErrorEvent):
+        if self.has_ended or isinstance(self.last_frame, RunErrorEvent):
             return
-        elif self.last_frame is not None:
-            raise IllegalFrameError(f"the agent yielded {frame.type.value} after RUN_FINISHED")
+        if self.last_frame is not None:
+            cause = f": {frame.message}" if isinstance(frame, RunErrorEvent) else ""
+            raise IllegalFrameError(f"the agent yielded {frame.type.value} after RUN_FINISHED{cause}")
+        if isinstance(frame, RunStartedEvent):
+            self._check_start(frame)
+        elif isinstance(frame, RunErrorEvent | RunFinishedEvent):
+            self.last_frame = frame
         elif self.recorder is not None:
             await self.recorder.take(frame)
         else:
             self.emit([frame])
+        self._has_frames = True
+
+    def _check_start(self, frame: RunStartedEvent) -> None:
+        """Raise an error for a RUN_STARTED that does not begin the run. The host has sent its own.
+
+        The agent's ids may differ from those of the host. One that repeats the first is dropped: some agents send it
+        twice when they begin.
+        """
+        if self._agents_run_id is None and self._has_frames:
+            raise IllegalFrameError("the agent yielded RUN_STARTED after other events")
+        if self._agents_run_id not in (None, frame.run_id):
+            raise IllegalFrameError(
+                f"the agent yielded RUN_STARTED of the run {frame.run_id!r:.80} in the run {self._agents_run_id!r:.80}"
+            )
+        self._agents_run_id = frame.run_id
 
     def trace_tool_call(self, frame: BaseEvent) -> None:
         """Record the span of a tool call: from the end of its arguments to its result."""
