@@ -60,7 +60,7 @@ from cognizes.engine.agui.frames import FrameEncoder
 from cognizes.engine.agui.snapshot import Snapshot, read_history
 from cognizes.engine.errors import ConflictError, InvalidInputError, SetupError
 from cognizes.engine.hosting import AgentCapabilities, AgentHost, HostedRun
-from cognizes.engine.models import RunStatus
+from cognizes.engine.models import JsonObject, RunStatus
 from cognizes.engine.pulse.session_store import thread_uuid
 from tests.integration.runs.conditions import until_status
 from tests.unittests.agui.legality import assert_legal
@@ -94,11 +94,17 @@ async def hosting(engine: Engine, script: Script) -> AsyncIterator[AgentHost]:
 
 
 async def say(
-    host: AgentHost, said: str | None, *, thread_id: str, resume: Sequence[ResumeEntry] = (), **properties: str
+    host: AgentHost,
+    said: str | None,
+    *,
+    thread_id: str,
+    resume: Sequence[ResumeEntry] = (),
+    state: JsonObject | None = None,
+    **properties: str,
 ) -> HostedRun:
     messages = [UserMessage(id=str(uuid4()), content=said)] if said else []
     run_input = RunAgentInput(
-        thread_id=thread_id, run_id=str(uuid4()), state={}, messages=messages, tools=[], context=[],
+        thread_id=thread_id, run_id=str(uuid4()), state=state or {}, messages=messages, tools=[], context=[],
         forwarded_props={"cognizes": properties}, resume=list(resume) or None,
     )  # fmt: skip
     return await host.run("generic", "ada", run_input)

@@ -11,10 +11,12 @@ from uuid import uuid4
 from ag_ui.core import BaseEvent, CustomEvent, RunAgentInput, RunFinishedEvent, StateDeltaEvent, StateSnapshotEvent
 
 from cognizes.engine import Engine
+from cognizes.engine.adapters.agui import AguiAgent
 from cognizes.engine.agui.snapshot import Snapshot
-from cognizes.engine.hosting import AgentHost, HostedRun
-from cognizes.engine.models import DELETE, JsonObject
+from cognizes.engine.hosting import AgentCapabilities, AgentHost, HostedRun, RunContext
+from cognizes.engine.models import DELETE, JsonObject, RunStatus
 from tests.integration.hosting.test_recording import hosting, say, stored
+from tests.integration.runs.conditions import until_status
 
 
 class DrivenRun:
@@ -108,3 +110,35 @@ async def test_changes_of_an_agent_are_rebased_on_those_of_other_writers(engine:
             await assert_same({"plan": ["mine", "too"], "count": 30, "user:lang": "de", "more": 1})
         connected = Snapshot().fold([frame async for _, frame in host.connect("generic", "ada", thread, run_id="c")])
     assert driven.client.state == connected.state == await driven.stored()
+
+
+async def test_a_snapshot_of_a_later_attempt_removes_the_keys_of_the_first_one(engine: Engine) -> None:
+    has_written = asyncio.Event()
+
+    async def run(_: RunAgentInput, context: RunContext) -> AsyncIterator[BaseEvent]:
+        if not context.is_continuation:
+            yield StateSnapshotEvent(snapshot={"kept": 1, "dropped": 1, "returned": 1, "user:lang": "en"})
+            yield patch("remove", "/returned")
+            has_written.set()
+            await asyncio.Event().wait()
+        yield StateSnapshotEvent(snapshot={"kept": 2})
+
+    def hosted() -> AgentHost:
+        can = AgentCapabilities(resumes_after_crash=True)
+        return AgentHost(engine, [AguiAgent(run, name="generic", engine=engine, capabilities=can)])
+
+    thread = str(uuid4())
+    session = await engine.sessions.create("generic", "ada", session_id=thread, state={"theirs": 1})
+    first, second = hosted(), hosted()
+    begun = await say(first, "go", thread_id=thread, state={"of_client": 1})
+    await has_written.wait()
+    await engine.sessions.update(session, {"returned": 2}, author="another")
+    await first.close(seconds=0)
+    second.start()
+    done = await until_status(
+        engine, await engine.runs.get(begun.thread_id, begun.run_id), RunStatus.COMPLETED, RunStatus.FAILED
+    )
+    assert (done.status, done.error, done.attempt) == (RunStatus.COMPLETED, None, 2)
+    left = {"kept": 2, "theirs": 1, "returned": 2, "of_client": 1, "user:lang": "en"}
+    assert (await stored(engine, thread)).state == left
+    await second.close(seconds=0)

@@ -412,7 +412,7 @@ class RecordedState:
         self._author = author
         self._shown: JsonObject = without_temp(context.session.state)
         self._agents: JsonObject = dict(self._shown)
-        self._written: set[str] = set()
+        self._written: set[str] | None = None
 
     async def replace(self, snapshot: JsonObject) -> list[BaseEvent]:
         """Store a snapshot of the agent; return the frames for clients."""
@@ -422,7 +422,7 @@ class RecordedState:
             for key, value in snapshot.items()
             if before.get(key, _ABSENT) != value and self._shown.get(key, _ABSENT) != value
         }
-        omitted = {key: DELETE for key in self._written if key not in snapshot}
+        omitted = {key: DELETE for key in await self._written_keys() if key not in snapshot}
         await self._store(changed | omitted)
         return [StateSnapshotEvent(snapshot=dict(self._shown), timestamp=now())]
 
@@ -458,9 +458,10 @@ class RecordedState:
         }
         if not stored:
             return {}, {}
+        written = await self._written_keys()
         for key, value in stored.items():
             if parse_state_prefix(key)[0] == SESSION:
-                (self._written.discard if is_delete(value) else self._written.add)(key)
+                (written.discard if is_delete(value) else written.add)(key)
         session, version = self._context.session, self._context.session.version
         await self._context.engine.sessions.update(session, stored, author=self._author, run_id=self._context.run.id)
         self._shown = apply_delta(self._shown, stored)
@@ -469,6 +470,17 @@ class RecordedState:
             foreign = _difference(self._shown, without_temp(session.state))
             self._shown = apply_delta(self._shown, foreign)
         return stored, foreign
+
+    async def _written_keys(self) -> set[str]:
+        """Return the keys of the session that this run wrote, also in an earlier attempt."""
+        if self._written is None:
+            found: list[str] = []
+            if self._context.fence.attempt > 1:
+                arguments = self._context.thread_id, self._context.run.id, self._author
+                rows = await self._context.engine._database.fetch("find_keys_written_by_run", *arguments)
+                found = [row["key"] for row in rows]
+            self._written = {key for key in found if parse_state_prefix(key)[0] == SESSION}
+        return self._written
 
 
 def _delta_frame(delta: JsonObject) -> StateDeltaEvent:

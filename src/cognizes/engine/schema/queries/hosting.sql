@@ -23,6 +23,15 @@ SELECT invocation_id FROM {schema}.events
  ORDER BY sequence_num DESC
  LIMIT 1;
 
+-- find_keys_written_by_run: Find the keys of the state that an author wrote in a run and did not delete afterwards.
+SELECT key FROM (
+        SELECT DISTINCT ON (written.key) written.key, written.value::jsonb AS value
+          FROM {schema}.events e
+         CROSS JOIN LATERAL json_each(e.actions -> 'state_delta') AS written
+         WHERE e.run_id = $2 AND e.thread_id = $1 AND e.author = $3 AND e.event_type = 'state_update'
+         ORDER BY written.key, e.sequence_num DESC) AS last_change
+ WHERE value <> '{"$delete": true}'::jsonb;
+
 -- find_newest_message: Find the highest sequence number of these messages; 0 if none is stored.
 SELECT coalesce(max(sequence_num), 0) FROM {schema}.messages WHERE thread_id = $1 AND id = ANY ($2::text[]);
 
