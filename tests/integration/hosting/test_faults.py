@@ -33,6 +33,17 @@ from cognizes.engine.models import RunStatus
 from tests.integration.hosting.test_recording import Script, hosting, say, stored, text, turn
 
 TEN_MEGABYTES = "x" * 10_000_000
+OWN_AGENTS = """
+from ag_ui.core import TextMessageChunkEvent
+
+class Agent:
+    name = "generic"
+
+    async def run(self, run_input):
+        yield TextMessageChunkEvent(message_id="m", delta="own")
+
+desk = Agent()
+"""
 
 
 def test_two_agents_with_one_name(engine: Engine) -> None:
@@ -54,6 +65,26 @@ def test_a_missing_extra(package: str, extra: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SetupError, match=rf"pip install 'cognizes-engine\[{extra}\]'"):
         find_object(f"{name}:agent")
+
+
+async def test_a_package_that_is_named_like_the_one_of_a_framework(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The OpenAI Agents SDK is the package `agents`, a name that an application may have for its own."""
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "__init__.py").write_text(OWN_AGENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for loaded in {"agents", *(module for module in sys.modules if module.startswith("agents."))}:
+        # Also a module that is not loaded now is restored: removed.
+        monkeypatch.setitem(sys.modules, loaded, None)
+        del sys.modules[loaded]
+    with pytest.raises(SetupError, match=r"No module named 'agents.desk'; write it as package.module:agent"):
+        load_agents(["agents.desk:desk"], engine)
+    [desk] = load_agents(["agents:desk"], engine)
+    host, thread = AgentHost(engine, [desk]), str(uuid4())
+    await (await say(host, "hello", thread_id=thread)).wait()
+    assert (await stored(engine, thread)).messages[-1]["content"] == "own"
+    await host.close(seconds=0)
 
 
 @pytest.mark.parametrize(

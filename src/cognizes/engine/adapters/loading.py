@@ -39,12 +39,29 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class _Framework:
-    """A framework whose agents are hosted: the classes that mark them, and the function that hosts one."""
+    """A framework whose agents are hosted: the classes that mark them, and the function that hosts one.
+
+    `exports` is a name that its package exports and a package of the user with the same name does not.
+    """
 
     extra: str
     classes: frozenset[tuple[str, str]]
     module: str
     function: str
+    exports: str = ""
+
+    def has_class(self, module: str, name: str) -> bool:
+        return any(
+            name == marked and _is_in(package, module) and self.is_package(package) for package, marked in self.classes
+        )
+
+    def is_package(self, name: str) -> bool:
+        """Return whether the imported package of this name is the framework's."""
+        return not self.exports or hasattr(sys.modules.get(name), self.exports)
+
+
+def _is_in(package: str, module: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 _FRAMEWORKS = (
@@ -71,6 +88,7 @@ _FRAMEWORKS = (
         frozenset({("agents", "AgentBase"), ("agents", "Agent")}),
         "cognizes.engine.adapters.openai_agents.hosting",
         "host_agent",
+        exports="RunContextWrapper",
     ),
 )
 
@@ -142,12 +160,12 @@ def find_object(path: str) -> Any:
 
 def _advice(error: ImportError, module_name: str) -> str:
     missing = error.name or ""
+    if _is_in(missing, module_name):
+        return _PATH
     packages = {package: framework.extra for framework in _FRAMEWORKS for package, _ in framework.classes}
-    if extra := next((extra for package, extra in packages.items() if f"{missing}.".startswith(f"{package}.")), None):
+    if extra := next((extra for package, extra in packages.items() if _is_in(package, missing)), None):
         return f"install it with `pip install 'cognizes-engine[{extra}]'`"
-    if isinstance(error, ModuleNotFoundError) and not f"{module_name}.".startswith(f"{missing}."):
-        return f"{module_name} imports it: install its package"
-    return _PATH
+    return f"{module_name} imports it: install its package" if isinstance(error, ModuleNotFoundError) else _PATH
 
 
 def host(found: Any, engine: Engine, *, path: str) -> HostedAgent:
@@ -194,15 +212,10 @@ def _is_hosted_agent(found: Any) -> bool:
 
 
 def _framework_of(found: Any) -> _Framework | None:
-    classes = {(base.__module__, base.__name__) for base in type(found).__mro__}
-    for framework in _FRAMEWORKS:
-        for package, name in framework.classes:
-            if any(
-                name == class_name and (module == package or module.startswith(f"{package}."))
-                for module, class_name in classes
-            ):
-                return framework
-    return None
+    bases = type(found).__mro__
+    return next(
+        (one for one in _FRAMEWORKS if any(one.has_class(base.__module__, base.__name__) for base in bases)), None
+    )
 
 
 def _hosting_function(framework: _Framework, path: str) -> Callable[..., HostedAgent]:
