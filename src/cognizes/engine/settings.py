@@ -139,6 +139,11 @@ class Settings(BaseSettings):
         ge=1024,
         description="Largest CUSTOM, RAW or SUBAGENT event of a hosted agent, as JSON text.",
     )
+    max_run_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Memory for the AG-UI events of an active hosted run; each counts 1 KiB more than its text.",
+    )
     max_state_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest state of one scope.")
     page_bytes: int = Field(
         default=4 * 1024 * 1024,

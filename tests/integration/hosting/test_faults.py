@@ -204,6 +204,39 @@ async def test_an_agent_that_never_ends_is_stopped_with_the_server(engine: Engin
     assert (await stored(engine, thread)).messages[-1]["content"].startswith("more ")
 
 
+@pytest.mark.parametrize("kind", ["text", "custom", "empty"])
+async def test_an_agent_that_never_ends_does_not_fill_the_memory(engine_urls: dict[str, str], kind: str) -> None:
+    """What clients have received until then is stored, and the thread takes the next message."""
+
+    async def agent(run_input: RunAgentInput) -> AsyncIterator[BaseEvent]:
+        number = 0
+        while run_input.messages[-1].content == "go" or number < 1:
+            number += 1
+            yield TextMessageStartEvent(message_id="m" if kind == "text" else f"m{number}")
+            if kind == "text" or number < 3:
+                yield TextMessageContentEvent(message_id="m", delta=f"word{number} ")
+            if kind == "custom":
+                yield CustomEvent(name="x", value="y" * 1000)
+
+    thread = str(uuid4())
+    async with Engine.open(**engine_urls, max_run_bytes=200_000) as engine, hosting(engine, agent) as host:
+        run = await say(host, "go", thread_id=thread)
+        live = Snapshot()
+        async for _, frame in host.watch(run):
+            live.fold([frame])
+        assert isinstance(frame, RunErrorEvent)
+        assert re.search(
+            r"the run, after \d+ events of the agent, is \d+ bytes; the limit is 200000 \(COGNIZES_MAX_RUN_BYTES\)",
+            frame.message,
+        )
+        ended = await engine.runs.get(run.thread_id, run.run_id)
+        assert (ended.status, ended.error) == (RunStatus.FAILED, frame.message)
+        said = (await stored(engine, thread)).messages
+        assert said == live.messages
+        assert said[-1]["content"].startswith("word1 word2 ")
+        assert not isinstance((await turn(host, "once", thread_id=thread))[-1], RunErrorEvent)
+
+
 async def test_one_thread_id_used_by_two_agents_is_two_threads(engine: Engine) -> None:
     """The name of the agent is the app of its threads."""
     agents = load_agents(["tests.integration.hosting.agents:generic", "examples.agui.agent:parrot"], engine)

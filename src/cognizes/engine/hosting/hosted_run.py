@@ -34,12 +34,12 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from cognizes.engine.agui.frames import OpenItems, clean_text, now
+from cognizes.engine.agui.frames import OpenItems, clean_text, now, to_json
 from cognizes.engine.agui.translator import interrupt_of_wait, wait_key_of
 from cognizes.engine.concurrency import WakeUp, create_shared_task
 from cognizes.engine.database.tenancy import acting_for
 from cognizes.engine.engine import Engine
-from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError
+from cognizes.engine.errors import EngineError, IllegalFrameError, LeaseLostError, LimitExceededError
 from cognizes.engine.hosting.agent import HostedAgent, RunContext, ThreadKey
 from cognizes.engine.hosting.recorder import FrameRecorder
 from cognizes.engine.hosting.turns import ThreadTurn
@@ -56,6 +56,8 @@ _FRAME_SECONDS = 0.002
 """The shortest time between two deliveries to an observer: the frames of a fast model are sent together."""
 _LONGEST_TURN = 0.005
 """Seconds after which a task that takes frames lets other tasks of the event loop run."""
+_FRAME_BYTES = 1024
+"""What a frame of the agent needs in memory besides its content, about."""
 LOST = "another server executes the run; connect to the thread to follow it"
 HANDED_OVER = "the server was stopped; another one continues the run: connect to the thread to follow it"
 STOPPED = "the server was stopped while the run was executed; its answer until then is kept"
@@ -65,10 +67,11 @@ class FrameLog:
     """The frames of an active run, for any number of observers.
 
     An observer has a position and no queue, so a slow one costs nothing. All frames are kept while the run is active,
-    because an observer that connects receives all of them, folded.
+    because an observer that connects receives all of them, folded. `size` is the length of their content.
     """
 
     def __init__(self) -> None:
+        self.size = 0
         self._frames: list[BaseEvent] = []
         self._wake_up = WakeUp()
         self.is_closed = False
@@ -84,6 +87,7 @@ class FrameLog:
         before = len(self._frames)
         self._frames.extend(frames)
         if len(self._frames) > before:
+            self.size += sum(map(_content_size, self._frames[before:]))
             self._wake_up.notify()
 
     def close(self) -> None:
@@ -106,6 +110,11 @@ class FrameLog:
             await self._wake_up.wait(version)
             if (pause := delivered_at + _FRAME_SECONDS - loop.time()) > 0 and not self.is_closed:
                 await asyncio.sleep(pause)
+
+
+def _content_size(frame: BaseEvent) -> int:
+    delta = getattr(frame, "delta", None)
+    return len(delta) if isinstance(delta, str) else len(to_json(frame.model_dump(by_alias=True)))
 
 
 class HostedRun:
@@ -137,7 +146,7 @@ class HostedRun:
         self.stopping = context.stopping
         self.observers = 0
         self.cancels_on_disconnect = False
-        self._has_frames = False
+        self._taken = 0
         self._agents_run_id: str | None = None
         self._open_items = OpenItems()
         self._tool_calls: dict[str, tuple[str, int]] = {}
@@ -158,13 +167,15 @@ class HostedRun:
         """Log a frame of the agent. RUN_FINISHED and RUN_ERROR are held back until the end is stored.
 
         Nothing after the end reaches an observer: the run was abandoned, or the agent yields on after RUN_ERROR.
-        `IllegalFrameError` for any frame after RUN_FINISHED, and for the beginning of another run.
+        `IllegalFrameError` for any frame after RUN_FINISHED, and for the beginning of another run; `LimitExceededError`
+        when the run keeps too much in memory. Observers have the frame that exceeded the limit, because it is stored.
         """
         if self.has_ended or isinstance(self.last_frame, RunErrorEvent):
             return
         if self.last_frame is not None:
             cause = f": {frame.message}" if isinstance(frame, RunErrorEvent) else ""
             raise IllegalFrameError(f"the agent yielded {frame.type.value} after RUN_FINISHED{cause}")
+        self._taken += 1
         if isinstance(frame, RunStartedEvent):
             self._check_start(frame)
         elif isinstance(frame, RunErrorEvent | RunFinishedEvent):
@@ -173,7 +184,7 @@ class HostedRun:
             await self.recorder.take(frame)
         else:
             self.emit([frame])
-        self._has_frames = True
+        self._check_size()
 
     def _check_start(self, frame: RunStartedEvent) -> None:
         """Raise an error for a RUN_STARTED that does not begin the run. The host has sent its own.
@@ -181,13 +192,23 @@ class HostedRun:
         The agent's ids may differ from those of the host. One that repeats the first is dropped: some agents send it
         twice when they begin.
         """
-        if self._agents_run_id is None and self._has_frames:
+        if self._agents_run_id is None and self._taken > 1:
             raise IllegalFrameError("the agent yielded RUN_STARTED after other events")
         if self._agents_run_id not in (None, frame.run_id):
             raise IllegalFrameError(
                 f"the agent yielded RUN_STARTED of the run {frame.run_id!r:.80} in the run {self._agents_run_id!r:.80}"
             )
         self._agents_run_id = frame.run_id
+
+    def _check_size(self) -> None:
+        limit = self.context.engine.settings.max_run_bytes
+        if (size := self.log.size + self._taken * _FRAME_BYTES) > limit:
+            raise LimitExceededError(
+                f"the run, after {self._taken} events of the agent,",
+                size=size,
+                limit=limit,
+                setting="COGNIZES_MAX_RUN_BYTES",
+            )
 
     def trace_tool_call(self, frame: BaseEvent) -> None:
         """Record the span of a tool call: from the end of its arguments to its result."""
