@@ -340,6 +340,20 @@ async def test_what_is_not_allowed_fails_the_run_by_name(engine: Engine, events:
     assert (await engine.runs.get(run.thread_id, run.run_id)).status is RunStatus.FAILED
 
 
+async def test_an_agent_that_declares_no_interrupts_cannot_ask(engine: Engine) -> None:
+    source = source_of(scripted(*text("m", "Sure?"), ASKED))
+    assert source is not None
+    agent = AguiAgent(source, name="generic", engine=engine, capabilities=AgentCapabilities())
+    host, thread = AgentHost(engine, [agent]), str(uuid4())
+    run = await say(host, "go", thread_id=thread)
+    await run.wait()
+    failed = await engine.runs.get(run.thread_id, run.run_id)
+    assert failed.status is RunStatus.FAILED
+    assert "declare AgentCapabilities(interrupts=True)" in (failed.error or "")
+    assert (await stored(engine, thread)).messages[-1]["content"] == "Sure?"
+    await host.close(seconds=0)
+
+
 async def test_order_is_repaired_where_it_is_certain(engine: Engine) -> None:
     script = scripted(
         STARTED,

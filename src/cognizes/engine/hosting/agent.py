@@ -62,7 +62,7 @@ class AgentCapabilities:
 
     - `resumes_after_crash`: another server continues a run whose server stopped; otherwise the run fails. The agent's
       code may call `RunContext.wait`.
-    - `interrupts`: RUN_FINISHED with an interrupt outcome lets the run wait for a person.
+    - `interrupts`: RUN_FINISHED with an interrupt outcome lets the run wait for a person; otherwise the run fails.
     - `client_tools`: the tools of the input are offered to the model.
     - `streams_tool_arguments`: TOOL_CALL_ARGS arrive in fragments.
     - `multimodal`: user messages may contain images, audio and files.

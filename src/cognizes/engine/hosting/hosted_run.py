@@ -179,6 +179,11 @@ class HostedRun:
         if isinstance(frame, RunStartedEvent):
             self._check_start(frame)
         elif isinstance(frame, RunErrorEvent | RunFinishedEvent):
+            if _interrupts(frame) and not self.agent.capabilities.interrupts:
+                raise IllegalFrameError(
+                    "the agent yielded RUN_FINISHED with an interrupt, and its capabilities say that it asks nothing: "
+                    "declare AgentCapabilities(interrupts=True)"
+                )
             self.last_frame = frame
         elif self.recorder is not None:
             await self.recorder.take(frame)
