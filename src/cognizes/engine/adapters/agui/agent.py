@@ -103,19 +103,23 @@ class AguiAgent:
 def source_of(found: Any) -> RunFunction | None:
     """Return the source of an object with `run`, or of an async generator function; None for anything else.
 
-    Both take a `RunAgentInput`, or a dict if the parameter is annotated so, and, if they have a second parameter, the
-    `RunContext`. They yield events, JSON objects, or server-sent events as text.
+    Both take a `RunAgentInput`, or a dict if the parameter is annotated so, and the `RunContext`, if they have a second
+    required parameter or one that is called `context`. They yield events, JSON objects, or server-sent events as text.
     """
     call = found if inspect.isasyncgenfunction(found) else getattr(found, "run", None)
     if call is None or inspect.isclass(found) or not callable(call):
         return None
-    parameters = _required_parameters(call)
-    takes_context = len(parameters) > 1
-    takes_dict = bool(parameters) and _DICT.match(_annotation(parameters[0])) is not None
+    parameters = _parameters(call)
+    required = [one for one in parameters if one.default is one.empty and one.kind is not one.KEYWORD_ONLY]
+    takes_named_context = any(map(_is_context, parameters[1:]))
+    takes_dict = bool(required) and _DICT.match(_annotation(required[0])) is not None
 
     async def events(run_input: RunAgentInput, context: RunContext) -> AsyncGenerator[BaseEvent, None]:
         given = run_input.model_dump(mode="json", by_alias=True, exclude_none=True) if takes_dict else run_input
-        yielded = call(given, context) if takes_context else call(given)
+        if takes_named_context:
+            yielded = call(given, context=context)
+        else:
+            yielded = call(given, context) if len(required) > 1 else call(given)
         if inspect.isawaitable(yielded):
             yielded = await yielded
         if not hasattr(yielded, "__aiter__"):
@@ -137,15 +141,19 @@ def source_of(found: Any) -> RunFunction | None:
     return events
 
 
-def _required_parameters(call: Any) -> list[inspect.Parameter]:
+def _parameters(call: Any) -> list[inspect.Parameter]:
     with suppress(ValueError, TypeError):
-        return [
-            parameter
-            for parameter in inspect.signature(call).parameters.values()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            and parameter.default is parameter.empty
-        ]
+        variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+        return [one for one in inspect.signature(call).parameters.values() if one.kind not in variable]
     return []
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter takes the `RunContext` by name: it may be optional, and must not say another type."""
+    if parameter.name != "context" or parameter.kind is parameter.POSITIONAL_ONLY:
+        return False
+    annotation = inspect.formatannotation(parameter.annotation).strip("'")
+    return parameter.annotation is parameter.empty or "RunContext" in annotation or annotation in ("Any", "object")
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
