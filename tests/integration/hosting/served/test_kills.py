@@ -26,9 +26,11 @@ PICTURE = b"\x89PNG not really" * 1000
 
 
 @asynccontextmanager
-async def two_servers(database_url: str) -> AsyncIterator[tuple[Served, httpx.AsyncClient, httpx.AsyncClient]]:
+async def two_servers(
+    database_url: str, agents: str = AGENTS
+) -> AsyncIterator[tuple[Served, httpx.AsyncClient, httpx.AsyncClient]]:
     """Two servers of the same agents, with short leases, and a client of one user on each."""
-    settings = {"COGNIZES_AGENTS": AGENTS, "COGNIZES_RUN_LEASE_SECONDS": "2", "COGNIZES_STREAM_LEASE_SECONDS": "2"}
+    settings = {"COGNIZES_AGENTS": agents, "COGNIZES_RUN_LEASE_SECONDS": "2", "COGNIZES_STREAM_LEASE_SECONDS": "2"}
     first, second = serve_agents(database_url, **settings), serve_agents(database_url, **settings)
     headers = {"X-User-ID": f"user-{uuid4()}"}
     try:
@@ -43,12 +45,20 @@ async def two_servers(database_url: str) -> AsyncIterator[tuple[Served, httpx.As
                 server.kill()
 
 
-@pytest.mark.parametrize(("agent", "kind"), [("generic", "TEXT_MESSAGE_CONTENT"), ("writer", "TOOL_CALL_ARGS")])
+@pytest.mark.parametrize(
+    ("module", "agent", "kind"),
+    [
+        ("agents", "generic", "TEXT_MESSAGE_CONTENT"),
+        ("agents", "writer", "TOOL_CALL_ARGS"),
+        ("framework_agents", "pydantic", "TEXT_MESSAGE_CONTENT"),
+        ("framework_agents", "openai", "TEXT_MESSAGE_CONTENT"),
+    ],
+)
 async def test_a_killed_server_leaves_the_attachment_and_the_answer_so_far(
-    database_url: str, engine: Engine, agent: str, kind: str
+    database_url: str, engine: Engine, module: str, agent: str, kind: str
 ) -> None:
     gate = Gate()
-    async with two_servers(database_url) as (first, one, other):
+    async with two_servers(database_url, f"tests.integration.hosting.{module}:{agent}") as (first, one, other):
         client = AgentClient(one, agent)
         follower = AgentClient(other, agent, client.thread_id)
         saved = await one.post(
@@ -62,7 +72,7 @@ async def test_a_killed_server_leaves_the_attachment_and_the_answer_so_far(
         running = asyncio.create_task(client.follow(f"/agui/{agent}", body))
         await client.until(kind, count=9)
         following = asyncio.create_task(follower.connect())
-        opened = "TEXT_MESSAGE_START" if agent == "generic" else "TOOL_CALL_START"
+        opened = "TOOL_CALL_START" if agent == "writer" else "TEXT_MESSAGE_START"
         await follower.until(opened)
         first.kill()
         with pytest.raises((httpx.HTTPError, AssertionError)):
@@ -73,7 +83,7 @@ async def test_a_killed_server_leaves_the_attachment_and_the_answer_so_far(
         reloaded = AgentClient(other, agent, client.thread_id)
         await reloaded.connect()
         assert reloaded.view.messages == follower.view.messages
-        if agent == "generic":
+        if agent != "writer":
             said = reloaded.view.messages[-1]["content"]
             assert said
             assert "".join(WORDS).startswith(said)
