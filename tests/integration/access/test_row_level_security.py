@@ -16,6 +16,7 @@ import pytest
 
 from cognizes.engine import DatabaseError, Engine, EngineError, NotFoundError
 from cognizes.engine.concurrency import create_shared_task
+from cognizes.engine.database import Database
 from cognizes.engine.database.queries import Queries, quote_schema
 from cognizes.engine.database.tenancy import (
     acting_as_engine,
@@ -173,19 +174,28 @@ async def test_consecutive_reads_of_several_tenants_reuse_a_connection(
             await engine.sessions.create(app, "u")
         database = database_of(engine)
         query = ask(engine, "SELECT app_name FROM threads")
-        database.reuse_seconds = 3600
-        acquired: list[bool] = []
-        acquire = database.acquire
+        tenants = database.tenant_connections
+        assert tenants is not None
+        tenants.reuse_seconds = 3600
+        acquired: list[object] = []
+        acquire = asyncpg.Pool.acquire
 
-        async def count(*, for_tenants: bool = False) -> Any:
-            acquired.append(for_tenants)
-            return await acquire(for_tenants=for_tenants)
+        def count(pool: asyncpg.Pool, **options: float) -> object:
+            acquired.append(pool)
+            return acquire(pool, **options)
 
-        monkeypatch.setattr(database, "acquire", count)
+        monkeypatch.setattr(asyncpg.Pool, "acquire", count)
         for app in ("a", "b", "a"):
             with acting_for([app]):
                 assert [row["app_name"] for row in await database.fetch(query)] == [app]
-        assert [for_tenants for for_tenants in acquired if for_tenants] == [True]
+        readers = [_read_apps(database, query, app) for app in ("a", "b") * 10]
+        assert await asyncio.gather(*readers) == [[[app]] * 5 for app in ("a", "b") * 10]
+        assert [pool for pool in acquired if pool is tenants.pool] == [tenants.pool] * 2
+
+
+async def _read_apps(database: Database, query: str, app: str) -> list[list[str]]:
+    with acting_for([app]):
+        return [[row["app_name"] for row in await database.fetch(query)] for _ in range(5)]
 
 
 async def test_without_authentication_there_is_no_wall_to_pay_for(engine: Engine) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import Self
 from uuid import UUID
 
 import asyncpg
@@ -79,60 +82,247 @@ async def test_an_unknown_statement_of_a_missing_schema_says_what_to_do(empty_da
             await StateManager(pool).get_session("app", "user", "s")
 
 
+READ = "read_session", "a", "u", "s"
+
+
+@pytest.fixture
+def acquired(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The pools from which connections were acquired."""
+    pools: list[object] = []
+    acquire = asyncpg.Pool.acquire
+
+    def count(pool: asyncpg.Pool, **options: float) -> object:
+        pools.append(pool)
+        return acquire(pool, **options)
+
+    monkeypatch.setattr(asyncpg.Pool, "acquire", count)
+    return pools
+
+
+@asynccontextmanager
+async def opened(
+    url: str, *, size: int, pool_timeout: float = 60.0, reuse_seconds: float = 3600.0
+) -> AsyncIterator[Database]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=size) as pool:
+        database = Database(pool, pool_timeout=pool_timeout, reuse_seconds=reuse_seconds)
+        try:
+            yield database
+        finally:
+            await database.close()
+
+
 @pytest.mark.parametrize(("connections", "taken"), [(4, 1), (3, 6)])
 async def test_consecutive_reads_reuse_a_connection(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, connections: int, taken: int
+    database_url: str, acquired: list[object], connections: int, taken: int
 ) -> None:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=connections) as pool:
-        database = Database(pool, reuse_seconds=3600)
-        acquired = 0
-        acquire = database.acquire
-
-        async def count(**options: bool) -> object:
-            nonlocal acquired
-            acquired += 1
-            return await acquire(**options)
-
-        monkeypatch.setattr(database, "acquire", count)
+    async with opened(database_url, size=connections) as database:
         for _ in range(2):
-            assert await database.fetch("read_session", "a", "u", "s") == []
-            assert await database.fetch_row("read_session", "a", "u", "s") is None
+            assert await database.fetch(*READ) == []
+            assert await database.fetch_row(*READ) is None
             assert await database.fetch_value("find_thread", "a", "u", "s") is None
-        assert acquired == taken
+        assert len(acquired) == taken
         with pytest.raises(InvalidInputError):
             await database.fetch("read_session", "a", "u", "with a NUL: \x00")
-        assert len(await asyncio.gather(*(database.fetch("read_session", "a", "u", "s") for _ in range(20)))) == 20
+        assert len(await asyncio.gather(*(database.fetch(*READ) for _ in range(20)))) == 20
+
+
+class Loops:
+    """Tasks that call a function in a loop; `counts` are their finished calls."""
+
+    def __init__(self, call: Callable[[], Awaitable[object]], number: int) -> None:
+        self._call = call
+        self.counts = [0] * number
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self.tasks = [asyncio.create_task(self._run(number)) for number in range(len(self.counts))]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+
+    async def _run(self, number: int) -> None:
+        while True:
+            await self._call()
+            self.counts[number] += 1
+
+    async def finish(self, calls: int) -> None:
+        """Return when each task has finished this many further calls."""
+        ends = [count + calls for count in self.counts]
+        while any(count < end for count, end in zip(self.counts, ends, strict=True)):
+            assert not any(task.done() for task in self.tasks)
+            await asyncio.sleep(0.001)
+
+
+def readers(database: Database, number: int) -> Loops:
+    return Loops(lambda: database.fetch(*READ), number)
+
+
+def blocks(database: Database, number: int) -> Loops:
+    async def transaction() -> None:
+        async with database.connection() as connection, connection.transaction():
+            await connection.fetchval("SELECT 1")
+
+    return Loops(transaction, number)
+
+
+async def test_fifty_readers_take_turns_on_kept_connections(database_url: str, acquired: list[object]) -> None:
+    async with opened(database_url, size=10) as database:
+        async with readers(database, 50) as reading:
+            await reading.finish(40)
+            assert max(reading.counts) < 2 * min(reading.counts)
+            assert len(acquired) == 8
+        assert not database.waiting
+
+
+async def test_blocks_and_batches_get_connections_while_fifty_readers_loop(database_url: str) -> None:
+    async with opened(database_url, size=10) as database, readers(database, 50) as reading:
+        await reading.finish(2)
+        read = sum(reading.counts)
+        async with blocks(database, 20) as running:
+            await running.finish(10)
+            assert max(running.counts) < 2 * min(running.counts)
+            # Where both wait, each gets every second connection.
+            assert sum(running.counts) < 3 * (sum(reading.counts) - read)
+            read = sum(reading.counts)
+            for _ in range(20):
+                assert await database.fetch_batch(*READ, apps=None) == []
+            assert sum(reading.counts) - read < 20 * 50, "a batch waited behind all readers"
+        await reading.finish(2)
+
+
+async def test_readers_get_connections_while_more_blocks_wait_than_there_are_connections(database_url: str) -> None:
+    async with opened(database_url, size=4) as database, blocks(database, 20) as running:
+        await running.finish(2)
+        async with readers(database, 1) as reading:
+            await reading.finish(20)
+
+
+async def test_cancelled_callers_lose_no_connection(database_url: str) -> None:
+    random = Random(0)
+    async with opened(database_url, size=4) as database:
+        for _ in range(60):
+            tasks = [asyncio.create_task(database.fetch(*READ)) for _ in range(12)]
+            for _ in range(random.randrange(12)):
+                await asyncio.sleep(0)
+            for task in random.sample(tasks, 8):
+                task.cancel()
+            await asyncio.wait(tasks)
+            assert all(task.cancelled() or task.result() == [] for task in tasks)
+        assert not database.waiting
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(database.connection())
+        assert await database.fetch(*READ) == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_task_that_is_cancelled_as_it_is_served_gives_its_turn_to_the_next(
+    database_url: str, kept: bool
+) -> None:
+    async with opened(database_url, size=4, pool_timeout=20) as database, AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(database.connection())
+
+        async def use_the_last_and_cancel() -> None:
+            if kept:
+                await database.fetch(*READ)
+            else:
+                async with database.connection():
+                    await asyncio.sleep(0)
+            # The next task has a connection, or the right to acquire one, and has not run since.
+            assert database.waiting == 2
+            waiting[0].cancel()
+
+        using = asyncio.create_task(use_the_last_and_cancel())
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(database.fetch(*READ)) for _ in range(2)]
+        await using
+        assert await waiting[1] == []
+        assert waiting[0].cancelled()
+
+
+async def test_waiting_readers_time_out_one_by_one(database_url: str) -> None:
+    async with opened(database_url, size=4, pool_timeout=0.05) as database:
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(database.connection())
+            waiting = [asyncio.create_task(database.fetch(*READ)) for _ in range(5)]
+            await asyncio.wait(waiting)
+            for task in waiting:
+                with pytest.raises(PoolTimeoutError, match="COGNIZES_POOL_SIZE"):
+                    task.result()
+            assert not database.waiting
+        assert await database.fetch(*READ) == []
+
+
+async def test_closing_ends_the_calls_of_fifty_readers(database_url: str) -> None:
+    async with opened(database_url, size=10) as database, readers(database, 50) as reading:
+        await reading.finish(2)
         await database.close()
+        await asyncio.wait(reading.tasks)
+        for task in reading.tasks:
+            with pytest.raises(EngineClosedError, match="closed"):
+                task.result()
 
 
-async def test_concurrent_reads_reuse_connections_that_others_get_when_the_pool_is_empty(database_url: str) -> None:
-    read = "read_session", "a", "u", "s"
+async def test_kept_connections_go_back_after_a_moment(database_url: str) -> None:
+    async with opened(database_url, size=6, reuse_seconds=0.01) as database:
+        await asyncio.gather(*(database.fetch(*READ) for _ in range(20)))
+        async with asyncio.timeout(30), AsyncExitStack() as stack:
+            # Another user of the pool gets all connections.
+            for _ in range(6):
+                await stack.enter_async_context(database.pool.acquire())
+
+
+async def test_expired_connections_are_replaced_while_readers_loop(database_url: str) -> None:
+    servers = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%session_id%'"
+    async with opened(database_url, size=6) as database, readers(database, 20) as reading:
+        found: list[set[int]] = []
+        for _ in range(2):
+            await reading.finish(5)
+            async with database.connection() as connection:
+                found.append({row["pid"] for row in await connection.fetch(servers)})
+            await database.expire_connections()
+        assert found[0]
+        assert not found[0] & found[1]
+
+
+async def test_blocks_get_the_kept_connections_of_readers(database_url: str) -> None:
     async with asyncpg.create_pool(database_url, min_size=4, max_size=4) as pool:
         database = Database(pool, pool_timeout=60, reuse_seconds=3600)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(database.close)
-            await asyncio.gather(database.fetch(*read), database.fetch(*read))
-            assert pool.get_idle_size() == 2
-            await asyncio.gather(database.fetch(*read), database.fetch(*read))
-            assert pool.get_idle_size() == 2
+            for _ in range(2):
+                await asyncio.gather(*(database.fetch(*READ) for _ in range(10)))
+                assert pool.get_idle_size() == 2
             for _ in range(4):
                 await stack.enter_async_context(database.connection())
 
 
-async def test_a_reused_connection_that_broke_is_replaced(database_url: str) -> None:
-    read = "read_session", "a", "u", "s"
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        database = Database(pool, reuse_seconds=3600)
-        assert await database.fetch(*read) == []
-        other = await asyncpg.connect(database_url)
-        # With a time limit it returns when the backend is gone.
-        assert await other.fetchval(
-            """SELECT bool_and(pg_terminate_backend(pid, 30_000)) FROM pg_stat_activity
-                WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
-        )
-        await other.close()
-        assert await database.fetch(*read) == []
-        await database.close()
+async def test_kept_connections_that_broke_are_replaced(database_url: str) -> None:
+    async with opened(database_url, size=4) as database:
+        for _ in range(2):
+            assert await asyncio.gather(*(database.fetch(*READ) for _ in range(10))) == [[]] * 10
+            other = await asyncpg.connect(database_url)
+            # With a time limit it returns when the backend is gone.
+            assert await other.fetchval(
+                """SELECT bool_and(pg_terminate_backend(pid, 30_000)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()
+                      AND backend_type = 'client backend'"""
+            )
+            await other.close()
+        assert await asyncio.gather(*(database.fetch(*READ) for _ in range(10))) == [[]] * 10
+
+
+async def test_databases_of_one_pool_share_its_queue(database_url: str, acquired: list[object]) -> None:
+    async with opened(database_url, size=4) as database:
+        async with readers(database, 10) as first, readers(database.without_tenants(), 10) as second:
+            await first.finish(5)
+            await second.finish(5)
+        assert len(acquired) == 2
 
 
 async def test_a_wrong_number_of_arguments_is_not_unavailability(engine: Engine) -> None:

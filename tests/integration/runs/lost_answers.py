@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.database.connection_pool import ReusedConnection
+from cognizes.engine.database import Database
 from cognizes.engine.errors import DatabaseUnavailableError
 from tests.engine_parts import database_of
 
@@ -37,9 +37,9 @@ def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str | None = None) -> list
     """Lose the first answer to the end of a run, or of the first run that ends; return a list that records the run of
     each end that is sent from now on."""
     asked: list[str] = []
-    ask = ReusedConnection.fetch
+    ask = Database.fetch_batch
 
-    async def fetch(self: ReusedConnection, name: str, *arguments: Any, **options: Any) -> Any:
+    async def fetch(self: Database, name: str, *arguments: Any, **options: Any) -> Any:
         answer = await ask(self, name, *arguments, **options)
         if name == "end_and_claim_runs" and (arguments[1] if run_id is None else run_id in arguments[1]):
             asked.extend(arguments[1])
@@ -47,5 +47,5 @@ def lose_end(monkeypatch: pytest.MonkeyPatch, run_id: str | None = None) -> list
                 raise DatabaseUnavailableError("the connection was cut after the commit")
         return answer
 
-    monkeypatch.setattr(ReusedConnection, "fetch", fetch)
+    monkeypatch.setattr(Database, "fetch_batch", fetch)
     return asked

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
-from weakref import WeakSet
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cognizes.engine.concurrency import retry_while_unavailable
+from cognizes.engine.concurrency import create_shared_task, retry_while_unavailable
 from cognizes.engine.database.driver_errors import (
     DRIVER_ERRORS,
     is_statement_timeout,
@@ -45,10 +44,15 @@ logger = logging.getLogger(__name__)
 
 SERVER_ROLE = "cognizes_server"
 _POOL_SIZE_FOR_REUSE = 4
+_LEFT_TO_BLOCKS = 2
+_REUSE_SECONDS = 0.02
+_CLOSED = "the engine is closed; open it again, or open another one"
 _SILENT_SECONDS = 5.0
 """How long a connection may be in use before its server is checked."""
 _CANCEL_SECONDS = 5.0
 """The time limit of the server's confirmation that it cancelled a statement."""
+Connection: TypeAlias = "PoolConnectionProxy[Any]"
+_Waiter: TypeAlias = "asyncio.Future[Connection | None]"
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a named query with its arguments."""
 
@@ -59,6 +63,298 @@ class RowPage:
     has_more: bool
 
 
+class ConnectionPool:
+    """Lends the connections of one `asyncpg` pool: first come, first served, and kept for a moment between statements.
+
+    Releasing and acquiring a connection takes a fifth of the time of a short query. So `run` keeps the connection of a
+    statement: the next waiting task gets it at once; without one it goes back to the pool after `reuse_seconds`.
+
+    - Statements use at most all connections but two, so blocks (`connection`) and batches find one under any number of
+      readers. Where both wait, they alternate.
+    - At most that many connections are kept, none of a pool of fewer than four: other users of the pool need some.
+    - A task never waits in the queue of the pool while another task of the engine holds all connections: `asyncio`
+      puts a waiter that was overtaken at the end of that queue.
+    """
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool[Any],
+        *,
+        timeout: float,
+        reuse_seconds: float = _REUSE_SECONDS,
+        connector: HostConnector | None = None,
+    ) -> None:
+        self.pool = pool
+        self.reuse_seconds = reuse_seconds
+        self.waiting = 0
+        """The number of tasks that wait for a connection."""
+        self._timeout = timeout
+        self._connector = connector
+        size = pool.get_max_size()
+        self._most_kept = size - _LEFT_TO_BLOCKS if size >= _POOL_SIZE_FOR_REUSE else 0
+        self._most_statements = self._most_kept or size
+        self._free = size
+        """The number of connections that are neither lent nor kept."""
+        self._kept: list[Connection] = []
+        self._kept_since_check = 0
+        """How many connections, from the first, were kept all the time since the timer was started."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._lent: dict[Connection, float] = {}
+        """The time of the last statement or block of each lent connection."""
+        self._expired: set[Connection] = set()
+        self._statements = 0
+        self._waiting_statements: deque[_Waiter] = deque()
+        self._waiting_blocks: deque[_Waiter] = deque()
+        self._blocks_next = True
+        self._releases: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def run(self, method: str, statement: str, arguments: tuple[Any, ...], *, is_batch: bool = False) -> Any:
+        """Run one statement by a method of the connection; one of a batch waits as a block does."""
+        connection = await self._take(is_statement=not is_batch)
+        try:
+            answer = await getattr(connection, method)(statement, *arguments)
+        except BaseException as error:
+            self._statements -= not is_batch
+            self._release_later(connection, after=error)
+            self._serve()
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate(error) from error
+            raise
+        self._statements -= not is_batch
+        if self._is_keepable(connection):
+            del self._lent[connection]
+            self._kept.append(connection)
+            self._serve()
+            if self._timer is None and self._kept:
+                self._start_timer()
+        else:
+            await self._release(connection)
+        return answer
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend a connection for a block. It goes back to the pool behind it, so other users of the pool get a turn."""
+        connection = await self._take(is_statement=False)
+        failed: BaseException | None = None
+        try:
+            yield connection
+        except DRIVER_ERRORS as error:
+            failed = error
+            raise translate(error) from error
+        except asyncio.CancelledError as error:
+            failed = error
+            raise
+        finally:
+            await self._release(connection, after=failed)
+
+    async def expire_connections(self) -> None:
+        """Replace all connections made so far, each when it is next acquired."""
+        self._expired = set(self._lent)
+        await self._release_kept()
+        await self.pool.expire_connections()
+
+    async def close(self) -> None:
+        """Close the connections; wait a few seconds for those in use, then terminate them."""
+        self._is_closed = True
+        for waiter in (*self._waiting_statements, *self._waiting_blocks):
+            if not waiter.done():
+                waiter.set_exception(EngineClosedError(_CLOSED))
+        await self._release_kept()
+        try:
+            await asyncio.wait_for(self.pool.close(), timeout=5)
+        except TimeoutError:
+            self.pool.terminate()
+
+    async def drop_silent_connections(self) -> int:
+        """Terminate the lent connections whose server answers no new connection, or is not the primary any more."""
+        before = asyncio.get_running_loop().time() - _SILENT_SECONDS
+        old = {connection: since for connection, since in self._lent.items() if since < before}
+        dropped = 0
+        for connection in await self._connector.silent(old) if old and self._connector is not None else ():
+            # It may have been answered, and used for another statement, while the server was checked.
+            if self._lent.get(connection) == old[connection]:
+                terminate(connection)
+                dropped += 1
+        return dropped
+
+    # Taking and waiting
+
+    async def _take(self, *, is_statement: bool) -> Connection:
+        """Return a connection; `PoolTimeoutError` when none is free in time. A statement is counted from here on."""
+        if self._is_closed:
+            raise EngineClosedError(_CLOSED)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if (self._kept or self._free) and not (is_statement and self._statements >= self._most_statements):
+            self._statements += is_statement
+            connection = self._next_free()
+        else:
+            connection = await self._wait(is_statement=is_statement)
+        if connection is None or _is_broken(connection):
+            try:
+                if connection is not None:
+                    del self._lent[connection]
+                    await self._release_to_pool(connection, None)
+                connection = await self._acquire(self._timeout - (loop.time() - started))
+            except BaseException:
+                self._statements -= is_statement
+                self._free += 1
+                self._serve()
+                raise
+            self._lent[connection] = loop.time()
+        if (measured := TELEMETRY.instruments) is not None:
+            measured.pool_acquire_seconds.observe(loop.time() - started)
+        return connection
+
+    async def _wait(self, *, is_statement: bool) -> Connection | None:
+        """Wait for a connection, or for the right to acquire one from the pool."""
+        loop = asyncio.get_running_loop()
+        waiter: _Waiter = loop.create_future()
+        queue = self._waiting_statements if is_statement else self._waiting_blocks
+        queue.append(waiter)
+        timer = loop.call_later(self._timeout, self._time_out, waiter)
+        self.waiting += 1
+        try:
+            return await waiter
+        except BaseException:
+            if waiter in queue:
+                queue.remove(waiter)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                # It was served in the step of the event loop in which it was cancelled.
+                self._statements -= is_statement
+                if (connection := waiter.result()) is not None:
+                    self._release_later(connection)
+                else:
+                    self._free += 1
+                self._serve()
+            raise
+        finally:
+            self.waiting -= 1
+            timer.cancel()
+
+    def _serve(self) -> None:
+        """Serve waiting tasks while there are connections for them."""
+        while (self._kept or self._free) and (waiter := self._next_waiter()) is not None:
+            waiter.set_result(self._next_free())
+
+    def _next_waiter(self) -> _Waiter | None:
+        statements, blocks = self._waiting_statements, self._waiting_blocks
+        for queue in (statements, blocks):
+            while queue and queue[0].done():
+                queue.popleft()
+        may_run = bool(statements) and self._statements < self._most_statements
+        if blocks and (self._blocks_next or not may_run):
+            self._blocks_next = False
+            return blocks.popleft()
+        if may_run:
+            self._blocks_next = True
+            self._statements += 1
+            return statements.popleft()
+        return None
+
+    def _next_free(self) -> Connection | None:
+        """Return a kept connection, or None for the right to acquire one."""
+        if self._kept:
+            connection = self._kept.pop()
+            self._kept_since_check = min(self._kept_since_check, len(self._kept))
+            self._lent[connection] = asyncio.get_running_loop().time()
+            return connection
+        self._free -= 1
+        return None
+
+    def _time_out(self, waiter: _Waiter) -> None:
+        if not waiter.done():
+            waiter.set_exception(self._timeout_error())
+
+    def _timeout_error(self) -> Exception:
+        if (measured := TELEMETRY.instruments) is not None:
+            measured.pool_timeouts.inc()
+        if self._connector is not None and self._connector.failure is not None:
+            return DatabaseUnavailableError(
+                f"no connection to PostgreSQL in {self._timeout:g} s ({self._connector.failure}); try again in a moment"
+            )
+        return PoolTimeoutError(
+            f"all {self.pool.get_max_size()} connections stayed busy for {self._timeout:g} s; "
+            "raise COGNIZES_POOL_SIZE, or send less at once"
+        )
+
+    async def _acquire(self, timeout: float) -> Connection:
+        self.waiting += 1
+        try:
+            return await self.pool.acquire(timeout=timeout)
+        except TimeoutError as error:
+            raise self._timeout_error() from error
+        except DRIVER_ERRORS as error:
+            if self.pool.is_closing():
+                raise EngineClosedError(_CLOSED) from error
+            raise translate(error) from error
+        finally:
+            self.waiting -= 1
+
+    # Keeping and releasing
+
+    def _is_keepable(self, connection: Connection) -> bool:
+        return (
+            len(self._kept) + self._statements < self._most_kept
+            and not self._is_closed
+            and connection not in self._expired
+        )
+
+    def _start_timer(self) -> None:
+        # One timer for many statements: one for each would take as long as the JSON of an event.
+        self._kept_since_check = len(self._kept)
+        self._timer = asyncio.get_running_loop().call_later(self.reuse_seconds, self._release_unused)
+
+    def _release_unused(self) -> None:
+        self._timer = None
+        unused, self._kept = self._kept[: self._kept_since_check], self._kept[self._kept_since_check :]
+        for connection in unused:
+            self._release_later(connection)
+        if self._kept:
+            self._start_timer()
+
+    async def _release_kept(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        kept, self._kept = self._kept, []
+        for connection in kept:
+            self._release_later(connection)
+        await asyncio.gather(*self._releases)
+
+    def _release_later(self, connection: Connection, *, after: BaseException | None = None) -> None:
+        """Release a connection in a task of its own: PostgreSQL confirms a cancellation only after a moment."""
+        task = create_shared_task(self._release(connection, after=after), name="release-connection")
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _release(self, connection: Connection, *, after: BaseException | None = None) -> None:
+        self._lent.pop(connection, None)
+        self._expired.discard(connection)
+        try:
+            await self._release_to_pool(connection, after)
+        finally:
+            self._free += 1
+            self._serve()
+
+    async def _release_to_pool(self, connection: Connection, after: BaseException | None) -> None:
+        """Return a connection to its pool; `after` an error of the driver, or a cancellation.
+
+        An abandoned statement is cancelled on the server first: closing the connection would not end it.
+        """
+        cancels = after is not None and (is_statement_timeout(after) or isinstance(after, asyncio.CancelledError))
+        if after is not None and not cancels and is_unavailable(after):
+            terminate(connection)
+        try:
+            await self.pool.release(connection, timeout=_CANCEL_SECONDS if cancels else None)
+        except DRIVER_ERRORS as error:
+            if cancels:
+                logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
+            else:
+                logger.debug("a broken connection was released: %s", error)
+
+
 class Database:
     """Runs named queries on a pool. Waiting for a connection is bounded and ends in `PoolTimeoutError`.
 
@@ -67,36 +363,29 @@ class Database:
 
     def __init__(
         self,
-        pool: asyncpg.Pool[Any],
+        pool: asyncpg.Pool[Any] | ConnectionPool,
         *,
         schema: str = "public",
         pool_timeout: float = 10.0,
         page_bytes: int = 4 * 1024 * 1024,
-        reuse_seconds: float = 0.02,
+        reuse_seconds: float = _REUSE_SECONDS,
         retry_seconds: float = 0.0,
     ) -> None:
-        self.pool = pool
+        if not isinstance(pool, ConnectionPool):
+            pool = ConnectionPool(pool, timeout=pool_timeout, reuse_seconds=reuse_seconds)
+        self.connections = pool
+        self.tenant_connections: ConnectionPool | None = None
+        """With row level security: connections for requests of tenants."""
+        self.pool = pool.pool
         self.retry_seconds = retry_seconds
         self.writes = 0
         """The number of writes by `write_row` and `write_value`, which no notification announces."""
         self.gate: SequenceGate | None = None
         """What replicas must have; None without replicas."""
-        self.reuse_seconds = reuse_seconds
         self.page_bytes = page_bytes
         self.queries = Queries(schema)
-        self._pool_timeout = pool_timeout
-        self.waiting = 0
-        """The number of tasks that wait for a connection."""
-        self._tenant_pool: asyncpg.Pool[Any] | None = None
         self._limits_statements = False
         self._tenant_statements: dict[str, str | None] = {}
-        self._connectors: dict[asyncpg.Pool[Any], HostConnector] = {}
-        self._in_use: dict[PoolConnectionProxy[Any], tuple[asyncpg.Pool[Any], float]] = {}
-        self.holders: WeakSet[ReusedConnection] = WeakSet()
-        """What keeps a connection between statements."""
-        # Acquiring and releasing a connection takes a fifth of the time of a short query.
-        self._reused = self._make_reused(pool)
-        self._reused_for_tenants: list[ReusedConnection] = []
 
     def note_sequence(self, thread_id: UUID, sequence: int) -> None:
         """Note that a caller has received an event: reads on replicas must see it."""
@@ -106,7 +395,13 @@ class Database:
     @property
     def pools(self) -> dict[str, asyncpg.Pool[Any]]:
         """The pools by the privileges of their connections: `engine` and, with row level security, `tenants`."""
-        return {"engine": self.pool} | ({"tenants": self._tenant_pool} if self._tenant_pool is not None else {})
+        tenants = self.tenant_connections
+        return {"engine": self.pool} | ({"tenants": tenants.pool} if tenants is not None else {})
+
+    @property
+    def waiting(self) -> int:
+        """The number of tasks that wait for a connection."""
+        return sum(connections.waiting for connections in self._connection_pools())
 
     @classmethod
     async def connect(cls, url: str, settings: Settings, *, for_reading: bool = False) -> Database:
@@ -118,152 +413,48 @@ class Database:
         with translated():
             pool, connector, limits_statements = await create_pool(url, settings, target)
         database = cls(
-            pool,
+            ConnectionPool(pool, timeout=settings.pool_timeout, connector=connector),
             schema=settings.db_schema,
-            pool_timeout=settings.pool_timeout,
             page_bytes=settings.page_bytes,
             retry_seconds=settings.retry_seconds,
         )
         database._limits_statements = limits_statements
-        database._connectors[pool] = connector
         return database
 
     async def close(self) -> None:
         """Close the connections; wait a few seconds for those in use, then terminate them."""
-        await self._release_reused()
-        for pool in self._pools():
-            try:
-                await asyncio.wait_for(pool.close(), timeout=5)
-            except TimeoutError:
-                pool.terminate()
+        for connections in self._connection_pools():
+            await connections.close()
 
     async def expire_connections(self) -> None:
         """Replace all connections made so far, each when it is next acquired."""
-        await self._release_reused()
-        for pool in self._pools():
-            await pool.expire_connections()
-
-    async def _release_reused(self) -> None:
-        for reused in (*self._reused, *self._reused_for_tenants):
-            await reused.close()
-
-    def _make_reused(self, pool: asyncpg.Pool[Any], *, for_tenants: bool = False) -> list[ReusedConnection]:
-        size = pool.get_max_size()
-        number = size // 2 if size >= _POOL_SIZE_FOR_REUSE else 0
-        return [ReusedConnection(self, for_tenants=for_tenants) for _ in range(number)]
-
-    def _release_idle(self, pool: asyncpg.Pool[Any], *, for_tenants: bool) -> None:
-        """Release a connection that is kept for the next statement, if all others of the pool are in use."""
-        if pool.get_size() == pool.get_max_size() and not pool.get_idle_size():
-            any(holder.release_if_idle(for_tenants=for_tenants) for holder in self.holders)
-
-    def _pools(self) -> list[asyncpg.Pool[Any]]:
-        return [pool for pool in (self._tenant_pool, self.pool) if pool is not None]
-
-    def _pool(self, *, for_tenants: bool) -> asyncpg.Pool[Any]:
-        if not for_tenants:
-            return self.pool
-        assert self._tenant_pool is not None  # noqa: S101 - `acting_apps` is None without it
-        return self._tenant_pool
-
-    async def acquire(self, *, for_tenants: bool = False) -> PoolConnectionProxy[Any]:
-        """Return a connection, to be returned with `release`; `PoolTimeoutError` when none is free in time."""
-        pool = self._pool(for_tenants=for_tenants)
-        self._release_idle(pool, for_tenants=for_tenants)
-        self.waiting += 1
-        measured = TELEMETRY.instruments
-        started = time.perf_counter() if measured is not None else 0.0
-        try:
-            connection = await pool.acquire(timeout=self._pool_timeout)
-            self.mark_in_use(connection, for_tenants=for_tenants)
-            if measured is not None:
-                measured.pool_acquire_seconds.observe(time.perf_counter() - started)
-            return connection
-        except TimeoutError as error:
-            if measured is not None:
-                measured.pool_timeouts.inc()
-            connector = self._connectors.get(pool)
-            if connector is not None and connector.failure is not None:
-                raise DatabaseUnavailableError(
-                    f"no connection to PostgreSQL in {self._pool_timeout:g} s ({connector.failure}); "
-                    "try again in a moment"
-                ) from error
-            raise PoolTimeoutError(
-                f"all {pool.get_max_size()} connections stayed busy for {self._pool_timeout:g} s; "
-                "raise COGNIZES_POOL_SIZE, or send less at once"
-            ) from error
-        except DRIVER_ERRORS as error:
-            if pool.is_closing():
-                raise EngineClosedError("the engine is closed; open it again, or open another one") from error
-            raise translate(error) from error
-        finally:
-            self.waiting -= 1
-
-    async def release(
-        self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False, after: BaseException | None = None
-    ) -> None:
-        """Return a connection to its pool; `after` an error of the driver, or a cancellation.
-
-        An abandoned statement is cancelled on the server first: closing the connection would not end it.
-        """
-        pool = self._pool(for_tenants=for_tenants)
-        self._in_use.pop(connection, None)
-        if after is None:
-            await pool.release(connection)
-        elif is_statement_timeout(after) or isinstance(after, asyncio.CancelledError):
-            try:
-                await pool.release(connection, timeout=_CANCEL_SECONDS)
-            except DRIVER_ERRORS as error:
-                logger.warning("PostgreSQL did not confirm that it cancelled a statement: %s", error)
-        else:
-            if is_unavailable(after):
-                terminate(connection)
-            await pool.release(connection)
-
-    def mark_in_use(self, connection: PoolConnectionProxy[Any], *, for_tenants: bool = False) -> None:
-        """Note that a statement is sent on a connection now."""
-        self._in_use[connection] = self._pool(for_tenants=for_tenants), asyncio.get_running_loop().time()
+        for connections in self._connection_pools():
+            await connections.expire_connections()
 
     async def drop_silent_connections(self) -> int:
         """Terminate the connections in use whose server answers no new connection, or is not the primary any more.
 
         Their statements end with `DatabaseUnavailableError` at once instead of after the statement timeout.
         """
-        before = asyncio.get_running_loop().time() - _SILENT_SECONDS
-        dropped = 0
-        for pool, connector in self._connectors.items():
-            old = {
-                connection: since
-                for connection, (owner, since) in self._in_use.items()
-                if owner is pool and since < before
-            }
-            for connection in await connector.silent(old) if old else ():
-                # It may have been answered, and used for another statement, while the server was checked.
-                if self._in_use.get(connection, (None, 0.0))[1] == old[connection]:
-                    terminate(connection)
-                    dropped += 1
+        dropped = sum([await connections.drop_silent_connections() for connections in self._connection_pools()])
         if dropped:
             logger.warning("PostgreSQL does not answer, or is read-only: %s connections in use were closed", dropped)
         return dropped
 
-    @asynccontextmanager
-    async def connection(self, *, for_tenants: bool = False) -> AsyncIterator[PoolConnectionProxy[Any]]:
+    def connection(self, *, for_tenants: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Hold a connection for the length of a block: with the privileges of the engine, unless `for_tenants`.
 
         Never acquire a second one while holding one: ten writers on ten connections would deadlock.
         """
-        connection = await self.acquire(for_tenants=for_tenants)
-        failed: BaseException | None = None
-        try:
-            yield connection
-        except DRIVER_ERRORS as error:
-            failed = error
-            raise translate(error) from error
-        except asyncio.CancelledError as error:
-            failed = error
-            raise
-        finally:
-            await self.release(connection, for_tenants=for_tenants, after=failed)
+        return (self._tenants if for_tenants else self.connections).connection()
+
+    def _connection_pools(self) -> list[ConnectionPool]:
+        return [pool for pool in (self.tenant_connections, self.connections) if pool is not None]
+
+    @property
+    def _tenants(self) -> ConnectionPool:
+        assert self.tenant_connections is not None  # noqa: S101 - `acting_apps` is None without it
+        return self.tenant_connections
 
     # Queries
 
@@ -271,24 +462,32 @@ class Database:
         """Return all rows of a named query, seen by the given apps, else by those of the request of this task."""
         apps = self.acting_apps if apps is None else apps
         if apps is not None:
-            if self._tenant_statement_or_none(query) is not None:
-                for reused in self._reused_for_tenants:
-                    if reused.is_free:
-                        return await reused.fetch(query, *arguments, apps=apps)
+            if (statement := self._tenant_statement_or_none(query)) is not None:
+                return list(await self._tenants.run("fetch", statement, (*arguments, apps)))
             async with self.connection(for_tenants=True) as connection:
                 return await self._fetch_as(connection, apps, query, arguments)
-        return cast(list[asyncpg.Record], await self._call("fetch", query, arguments))
+        return list(await self.connections.run("fetch", self.queries[query], arguments))
+
+    async def fetch_batch(self, query: str, *arguments: Any, apps: Apps | None) -> list[asyncpg.Record]:
+        """Return all rows of a statement of group commit, of the given apps or, with None, of the engine.
+
+        It is one of few at a time, for many callers: single statements always leave it a connection.
+        """
+        if apps is not None:
+            statement = self.tenant_statement(query)
+            return list(await self._tenants.run("fetch", statement, (*arguments, apps), is_batch=True))
+        return list(await self.connections.run("fetch", self.queries[query], arguments, is_batch=True))
 
     async def fetch_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         if self.acting_apps is not None:
             return next(iter(await self.fetch(query, *arguments)), None)
-        return cast("asyncpg.Record | None", await self._call("fetchrow", query, arguments))
+        return cast("asyncpg.Record | None", await self.connections.run("fetchrow", self.queries[query], arguments))
 
     async def fetch_value(self, query: str, *arguments: Any) -> Any:
         if self.acting_apps is not None:
             row = await self.fetch_row(query, *arguments)
             return None if row is None else row[0]
-        return await self._call("fetchval", query, arguments)
+        return await self.connections.run("fetchval", self.queries[query], arguments)
 
     async def write_row(self, query: str, *arguments: Any) -> asyncpg.Record | None:
         """Run a write that has the same effect when it is sent twice: again while PostgreSQL is unavailable, for
@@ -301,13 +500,6 @@ class Database:
         value = await retry_while_unavailable(lambda: self.fetch_value(query, *arguments), seconds=self.retry_seconds)
         self.writes += 1
         return value
-
-    async def _call(self, method: str, query: str, arguments: tuple[Any, ...]) -> Any:
-        for reused in self._reused:
-            if reused.is_free:
-                return await reused.call(method, self.queries[query], arguments)
-        async with self.connection() as connection:
-            return await getattr(connection, method)(self.queries[query], *arguments)
 
     @asynccontextmanager
     async def one_connection(self) -> AsyncIterator[Fetch]:
@@ -391,12 +583,12 @@ class Database:
     @property
     def has_row_level_security(self) -> bool:
         """Whether row level security filters what requests of tenants see."""
-        return self._tenant_pool is not None
+        return self.tenant_connections is not None
 
     @property
     def acting_apps(self) -> Apps | None:
         """The apps whose rows this task sees under row level security; None for the engine itself."""
-        return current_apps() if self._tenant_pool is not None else None
+        return current_apps() if self.tenant_connections is not None else None
 
     def tenant_statement(self, query: str) -> str:
         """Return a named query as one statement that sets its apps first, in one more parameter."""
@@ -408,9 +600,8 @@ class Database:
     def without_tenants(self) -> Database:
         """Return the same database with the privileges of the engine: for authentication, which no tenant may read."""
         return Database(
-            self.pool,
+            self.connections,
             schema=self.queries.schema,
-            pool_timeout=self._pool_timeout,
             page_bytes=self.page_bytes,
             retry_seconds=self.retry_seconds,
         )
@@ -440,9 +631,7 @@ class Database:
         if role is None or role["bypasses"] or not role["is_server"] or not role["is_protected"]:
             await pool.close()
             return f"the policies are missing, or do not hold for {role['name'] if role else 'the role'}"
-        self._tenant_pool = pool
-        self._connectors[pool] = connector
-        self._reused_for_tenants = self._make_reused(pool, for_tenants=True)
+        self.tenant_connections = ConnectionPool(pool, timeout=settings.pool_timeout, connector=connector)
         return None
 
     async def _fetch_as(
@@ -459,127 +648,6 @@ class Database:
         if query not in self._tenant_statements:
             self._tenant_statements[query] = as_tenant_statement(self.queries[query], quote_schema(self.queries.schema))
         return self._tenant_statements[query]
-
-
-class ReusedConnection:
-    """Runs consecutive statements on one connection and releases it after a short idle time.
-
-    Releasing and acquiring again takes more than a tenth of the time of an append. One user at a time. While a task
-    waits for a connection of the pool, this one is released after every statement, or at once if it is idle. One
-    `for_tenants` belongs to the tenants' pool; each of its statements sets the apps on whose behalf it is sent.
-    """
-
-    def __init__(self, database: Database, *, for_tenants: bool = False) -> None:
-        self._database = database
-        self._for_tenants = for_tenants
-        self._connection: PoolConnectionProxy[Any] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._uses = 0
-        self._is_in_use = False
-        self._release_after_use = False
-        self._releases: set[asyncio.Task[None]] = set()
-        database.holders.add(self)
-
-    @property
-    def is_free(self) -> bool:
-        return not self._is_in_use
-
-    def release_if_idle(self, *, for_tenants: bool) -> bool:
-        """Release a connection of this pool that runs no statement; return whether there was one."""
-        if self._connection is None or self._is_in_use or self._for_tenants != for_tenants:
-            return False
-        self._release()
-        return True
-
-    async def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> list[asyncpg.Record]:
-        if apps is None:
-            return cast(list[asyncpg.Record], await self.call("fetch", self._database.queries[query], arguments))
-        statement = self._database.tenant_statement(query)
-        return cast(list[asyncpg.Record], await self.call("fetch", statement, (*arguments, apps)))
-
-    async def call(self, method: str, statement: str, arguments: tuple[Any, ...]) -> Any:
-        self._uses += 1
-        self._is_in_use = True
-        try:
-            if self._connection is not None and _is_broken(self._connection):
-                self._release()
-            if self._connection is None:
-                self._connection = await self._acquire()
-            else:
-                self._database.mark_in_use(self._connection, for_tenants=self._for_tenants)
-            answer = await getattr(self._connection, method)(statement, *arguments)
-        except DRIVER_ERRORS as error:
-            self._release(after=error)
-            raise translate(error) from error
-        except BaseException as error:
-            self._release(after=error)
-            raise
-        finally:
-            self._is_in_use = False
-        if self._database.waiting or self._release_after_use:
-            self._release()
-        elif self._timer is None:
-            self._start_timer()
-        return answer
-
-    async def close(self) -> None:
-        """Release the connection now, or after the statement that uses it."""
-        if self._is_in_use:
-            self._release_after_use = True
-        else:
-            self._release()
-        await asyncio.gather(*self._releases)
-
-    async def _acquire(self) -> PoolConnectionProxy[Any]:
-        if self._releases:
-            # The pool serves the first caller: tasks that waited before must be able to acquire the released one.
-            await asyncio.wait(self._releases)
-            await asyncio.sleep(0)
-        return await self._database.acquire(for_tenants=self._for_tenants)
-
-    def _start_timer(self) -> None:
-        # One timer for many statements: one for each would take as long as the JSON of an event.
-        self._timer = asyncio.get_running_loop().call_later(
-            self._database.reuse_seconds, self._release_if_idle, self._uses
-        )
-
-    def _release_if_idle(self, uses_then: int) -> None:
-        if uses_then == self._uses and not self._is_in_use:
-            self._release()
-        else:
-            self._start_timer()
-
-    def _release(self, *, after: BaseException | None = None) -> None:
-        self._release_after_use = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._connection is not None:
-            task = asyncio.ensure_future(self._return(self._connection, after))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
-            self._connection = None
-
-    async def _return(self, connection: PoolConnectionProxy[Any], after: BaseException | None) -> None:
-        try:
-            await self._database.release(connection, for_tenants=self._for_tenants, after=after)
-        except DRIVER_ERRORS as error:
-            logger.debug("a broken connection was released: %s", error)
-
-
-class ReusedConnections:
-    def __init__(self, database: Database) -> None:
-        self._own = ReusedConnection(database)
-        self._of_tenants = ReusedConnection(database, for_tenants=True)
-
-    def fetch(self, query: str, *arguments: Any, apps: Apps | None = None) -> Awaitable[list[asyncpg.Record]]:
-        if apps is None:
-            return self._own.fetch(query, *arguments)
-        return self._of_tenants.fetch(query, *arguments, apps=apps)
-
-    async def close(self) -> None:
-        await self._own.close()
-        await self._of_tenants.close()
 
 
 def _is_broken(connection: PoolConnectionProxy[Any]) -> bool:

@@ -146,7 +146,7 @@ class ReadDatabase(Database):
     """
 
     def __init__(self, primary: Database, settings: Settings) -> None:
-        super().__init__(primary.pool, schema=primary.queries.schema, page_bytes=primary.page_bytes)
+        super().__init__(primary.connections, schema=primary.queries.schema, page_bytes=primary.page_bytes)
         self._primary = primary
         self._unrestricted = primary.without_tenants()
         self._abandoned: set[asyncio.Task[Any]] = set()

@@ -21,7 +21,6 @@ from opentelemetry.trace import SpanContext
 
 from cognizes.engine.concurrency import WakeUp, create_shared_task, retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.notifications import DEFAULT_CHANNEL, Notifier
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import DatabaseUnavailableError, EngineClosedError, EngineError, PoolTimeoutError
@@ -427,10 +426,9 @@ class AppendBatcher:
         connections = database.pool.get_max_size()
         # Readers need connections too: two senders would take half of a small pool.
         senders = 2 if connections >= _POOL_SIZE_FOR_TWO_SENDERS else 1
-        self._connections = [ReusedConnections(database) for _ in range(senders)]
         self._free_waits = max(1, connections // 4)
         self._groups: GroupCommit[AppendItem, AppendAnswer] = GroupCommit(
-            *(partial(self._send, fetch=connection.fetch, wait=False) for connection in self._connections),
+            *[partial(self._send, fetch=database.fetch_batch, wait=False)] * senders,
             blocking_sender=self._send_and_wait,
         )
 
@@ -450,8 +448,6 @@ class AppendBatcher:
     async def close(self) -> None:
         """Refuse new items, and return when every submitted item has been answered."""
         await self._groups.close()
-        for connection in self._connections:
-            await connection.close()
 
     async def _send_and_wait(self, items: list[AppendItem]) -> list[AppendAnswer | None]:
         """Wait for a thread's lock in PostgreSQL, which serves waiters in order, on a bounded number of connections."""

@@ -16,7 +16,6 @@ from asyncpg.pgproto.pgproto import UUID as DriverUUID  # noqa: N811
 
 from cognizes.engine.concurrency import retry_while_unavailable
 from cognizes.engine.database import Database
-from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.documents import (
     check_depth,
     decode_cursor,
@@ -146,14 +145,9 @@ class SessionStore:
         self._settings = settings
         # A small pool sends one batch at a time: readers and appends need connections too.
         senders = 2 if database.pool.get_max_size() >= _POOL_SIZE_FOR_TWO_SENDERS else 1
-        self._connections = [ReusedConnections(database) for _ in range(senders)]
-        self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(
-            *(partial(self._send, fetch=connection.fetch) for connection in self._connections)
-        )
-        appending = ReusedConnections(database)
-        self._connections.append(appending)
+        self._creations: GroupCommit[_NewSession, asyncpg.Record] = GroupCommit(*[self._send] * senders)
         self._appends: GroupCommit[SessionAppend, asyncpg.Record] = GroupCommit(
-            partial(self._send_appends, fetch=appending.fetch, wait=False),
+            partial(self._send_appends, fetch=database.fetch_batch, wait=False),
             blocking_sender=partial(self._send_appends, fetch=database.fetch, wait=True),
         )
 
@@ -161,8 +155,6 @@ class SessionStore:
         """Refuse new sessions and events, and return when all submitted ones have been answered."""
         await self._creations.close()
         await self._appends.close()
-        for connection in self._connections:
-            await connection.close()
 
     async def append(self, events: SessionAppend) -> asyncpg.Record:
         """Append events to a session, which is created if it does not exist, in a transaction shared with other tasks.
@@ -355,11 +347,15 @@ class SessionStore:
     async def delete_thread(self, thread_id: str | UUID) -> bool:
         return await self._database.fetch_value("delete_thread", thread_uuid(thread_id)) is not None
 
-    async def _send(self, batch: _Batch, *, fetch: _Fetch) -> _Rows:
+    async def _send(self, batch: _Batch) -> _Rows:
         columns = as_columns(map(_fields, batch))
 
         async def call() -> _Rows:
-            return [*await fetch("create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps)]
+            return [
+                *await self._database.fetch_batch(
+                    "create_sessions", *columns, self._settings.max_state_bytes, apps=batch[0].apps
+                )
+            ]
 
         return await retry_while_unavailable(call, seconds=self._settings.retry_seconds)
 

@@ -19,7 +19,6 @@ from uuid import UUID
 import asyncpg
 
 from cognizes.engine.database import Database
-from cognizes.engine.database.connection_pool import ReusedConnections
 from cognizes.engine.database.documents import dump_json
 from cognizes.engine.database.tenancy import Apps
 from cognizes.engine.errors import EngineError, IllegalTransitionError, LeaseLostError, NotFoundError
@@ -108,7 +107,6 @@ class RunBatcher:
         self._lease = lease
         self._release = release
         self._releases: set[asyncio.Task[None]] = set()
-        self._connections = ReusedConnections(database)
         # One batch at a time: two would wait for each other's flush, and be half as large.
         self._groups: GroupCommit[Item, Answer] = GroupCommit(self._send, blocking_sender=self._send_and_wait)
 
@@ -142,7 +140,6 @@ class RunBatcher:
         await self._groups.close()
         while self._releases:
             await asyncio.wait(self._releases)
-        await self._connections.close()
 
     async def _send(self, items: list[Item]) -> list[Answer | None]:
         ends = [item for item in items if isinstance(item, RunEnd)]
@@ -155,7 +152,7 @@ class RunBatcher:
             {"handlers": handlers, "workers": [claim.worker_id for claim in assigned]}
             for handlers, assigned in zip(groups, assignments, strict=True)
         ]
-        rows = await self._connections.fetch(
+        rows = await self._database.fetch_batch(
             "end_and_claim_runs", *_columns(ends), dump_json(claims), self._lease, apps=items[0].tenant_key
         )
         answers = _answers(ends, rows)
