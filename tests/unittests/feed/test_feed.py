@@ -554,6 +554,35 @@ async def test_notifications_without_an_event_are_delivered_to_their_run_and_thr
     assert live.feed.subscribers == 0
 
 
+async def test_only_notifications_of_followed_threads_are_parsed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = feed.parse_payload
+
+    def count(text: str) -> dict[str, Any]:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(feed, "parse_payload", count)
+    thread, other = live.log.create(), live.log.create()
+    following = asyncio.create_task(numbers(live.feed.events(thread), 4))
+    await idle()
+    live.append(other)
+    assert not parsed
+    name = str(thread)
+    for payload in (
+        f'{{"thread_id":"{name}","sequence_num":1}}',
+        f'{{"sequence_num" : 2, "thread_id" : "{name}"}}',
+        f'{{"sequence_num": 3, "thread_id": "{name.upper()}"}}',
+        f'{{"run": {{"thread_id": "{other}"}}, "author": "\\"thread_id\\": \\"", "thread_id": "{name}"}}',
+    ):
+        live.append(thread, notify=False)
+        for tap in live.listener.taps["event_stream"]:
+            tap(payload)
+        await idle()
+    assert await following == [1, 2, 3, 4]
+    assert len(parsed) == 4
+
+
 async def test_a_subscriber_that_does_not_read_keeps_a_bounded_number_of_notifications(live: Live) -> None:
     everything = live.feed.notifications()
     await anext(everything)

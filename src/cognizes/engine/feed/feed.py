@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.5
 _EVERYTHING = "*"
+_THREAD_ID = re.compile(r'"thread_id"\s*:\s*"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
 _NOTIFICATIONS_KEPT = 64
 
 
@@ -457,8 +459,13 @@ class Feed:
 
     def on_event_notification(self, text: str) -> None:
         """Take in a notification of an event, or one without an event."""
-        if not self._reader.channels and not self._runs and not self._inboxes:
-            return
+        if not self._runs and not self._inboxes:
+            if not self._reader.channels:
+                return
+            # Nearly all notifications of a server are about threads that this process does not follow.
+            named = _THREAD_ID.findall(text)
+            if named and not any(UUID(name) in self._reader.channels for name in named):
+                return
         payload = parse_payload(text)
         sequence = payload.get("sequence_num")
         thread_name, run_id = payload.get("thread_id"), payload.get("run_id")
