@@ -151,24 +151,23 @@ class _Page:
     text: str
 
 
-def make_headings() -> list[Conversation]:
-    """Return conversations about documentation with questions in the words of its headings."""
+def make_headings() -> Iterator[Conversation]:
+    """Yield conversations about documentation with questions in the words of its headings."""
     return _explain_all(lambda page: page.question)
 
 
-def make_paraphrases() -> list[Conversation]:
-    """Return conversations about documentation with questions that share no word with the answer."""
+def make_paraphrases() -> Iterator[Conversation]:
+    """Yield conversations about documentation with questions that share no word with the answer."""
     return _explain_all(paraphrase)
 
 
-def _explain_all(ask: Callable[[_Page], str | None]) -> list[Conversation]:
-    conversations = []
+def _explain_all(ask: Callable[[_Page], str | None]) -> Iterator[Conversation]:
     for name, modules in {"numpy": _NUMPY, "library": sorted(sys.stdlib_module_names)}.items():
-        asked = [(question, page) for page in _pages(modules) if (question := ask(page)) is not None]
-        whole = len(asked) - len(asked) % _MESSAGES
-        for first in range(0, whole, _MESSAGES):
-            conversations.append(_explain(f"{name}-{first // _MESSAGES}", asked[first : first + _MESSAGES]))
-    return conversations
+        asked = ((question, page) for page in _pages(modules) if (question := ask(page)) is not None)
+        for number in itertools.count():
+            if len(part := list(itertools.islice(asked, _MESSAGES))) < _MESSAGES:
+                break
+            yield _explain(f"{name}-{number}", part)
 
 
 def _explain(name: str, asked: list[tuple[str, _Page]]) -> Conversation:

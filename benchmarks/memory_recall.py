@@ -214,7 +214,7 @@ class Corpus:
     """A corpus and the figures that are aimed at."""
 
     name: str
-    load: Callable[[], list[Conversation]]
+    load: Callable[[], Iterable[Conversation]]
     aims: tuple[float, float] | None = None
 
 
@@ -224,7 +224,7 @@ async def measure_quality(
     asked: dict[str, list[list[Asked]]] = {}
     adk: dict[str, list[list[Score]]] = {}
     for corpus in corpora:
-        conversations = corpus.load()[: 3 if quick else None]
+        conversations = list(itertools.islice(corpus.load(), 3 if quick else None))
         asked[corpus.name] = [await ask(engine, corpus.name, conversation) for conversation in conversations]
         folder = Path(tempfile.mkdtemp(dir=directory))
         adk[corpus.name] = [await ask_adk(conversation, folder) for conversation in conversations]
