@@ -318,11 +318,14 @@ async def test_kept_connections_that_broke_are_replaced(database_url: str) -> No
 
 
 async def test_databases_of_one_pool_share_its_queue(database_url: str, acquired: list[object]) -> None:
-    async with opened(database_url, size=4) as database:
-        async with readers(database, 10) as first, readers(database.without_tenants(), 10) as second:
-            await first.finish(5)
-            await second.finish(5)
-            assert len(acquired) == 2
+    async with (
+        opened(database_url, size=4) as database,
+        readers(database, 10) as first,
+        readers(database.without_tenants(), 10) as second,
+    ):
+        await first.finish(5)
+        await second.finish(5)
+        assert len(acquired) == 2
 
 
 async def test_a_wrong_number_of_arguments_is_not_unavailability(engine: Engine) -> None:

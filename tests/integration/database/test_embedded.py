@@ -336,13 +336,10 @@ def _takes_access_lists(directory: Path) -> bool:
 async def test_requests_of_tenants_cannot_leave_their_role_on_the_embedded_server(data_dir: Path) -> None:
     async with Engine.open(data_dir=data_dir, auth="required") as engine:
         assert database_of(engine).has_row_level_security
-        connection = await database_of(engine).acquire(for_tenants=True)
-        try:
+        async with database_of(engine).connection(for_tenants=True) as connection:
             assert await connection.fetchval("SELECT session_user::text") == "cognizes_server"
             for leave in ("SELECT set_config('role', 'postgres', false)", "SET ROLE postgres"):
                 with pytest.raises(asyncpg.InsufficientPrivilegeError):
                     await connection.execute(leave)
             await connection.execute("RESET ROLE")
             assert await connection.fetchval("SELECT current_user::text") == "cognizes_server"
-        finally:
-            await database_of(engine).release(connection, for_tenants=True)
