@@ -13,6 +13,7 @@ from cognizes.engine import Engine, InvalidInputError
 from cognizes.engine.access import Permission
 from cognizes.engine.api.main import create_app
 from cognizes.engine.database.tenancy import acting_for
+from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.records import VISIBILITIES, MemoryScope, Remembered
 from tests.engine_parts import database_of
 
@@ -42,8 +43,9 @@ _words = st.sampled_from(["tea", "coffee", "order", "dog", "garden"])
 _writes = st.lists(st.tuples(st.sampled_from(sorted(SCOPES)), _words), min_size=1, max_size=15)
 
 
-async def test_a_recall_returns_what_its_visibility_names_and_nothing_else(database_url: str) -> None:
-    async with Engine.open(database_url, embedder="none") as engine:
+@pytest.mark.parametrize("embedder", ["none", "wordllama"])
+async def test_a_recall_returns_what_its_visibility_names_and_nothing_else(database_url: str, embedder: str) -> None:
+    async with Engine.open(database_url, embedder=embedder, memory_background=False) as engine:
         loop = asyncio.get_running_loop()
 
         @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,17 +66,29 @@ async def test_a_recall_returns_what_its_visibility_names_and_nothing_else(datab
             await database_of(engine).pool.execute("DELETE FROM memories")
             for name, text in writes:
                 await engine.memory.remember(SCOPES[name], [Remembered(text, f"{text} of {name}")])
-            hits = await engine.memory.recall(
-                word, app=app, user=user, agent=agent, k=100, visibility=sorted(visibility)
-            )
-            expected = {
-                f"{text} of {name}"
-                for name, text in writes
-                if text == word and any(may_see(SCOPES[name], app, user, agent, one) for one in visibility)
+            while engine.memory.queue is not None and await engine.memory.queue.work():
+                pass
+            asked = {"app": app, "user": user, "agent": agent, "visibility": sorted(visibility)}
+            seen = {
+                one: {(text, name) for name, text in writes if may_see(SCOPES[name], app, user, agent, one)}
+                for one in visibility
             }
-            assert {hit.text for hit in hits} == expected
+            everything = {f"{text} of {name}" for found in seen.values() for text, name in found}
+            expected = {f"{text} of {name}" for found in seen.values() for text, name in found if text == word}
+            hits = await engine.memory.recall(word, **asked, k=100)
+            if embedder == "none":
+                assert {hit.text for hit in hits} == expected
+            else:
+                assert expected <= {hit.text for hit in hits} <= everything
             assert {hit.memory.visibility for hit in hits} <= visibility
             assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+            context = await engine.memory.context(word, **asked, budget_tokens=5000, k=100, min_score=0)
+            assert {item.text for item in context.items} <= everything
+            assert bool(context.items) >= bool(expected)
+            for one, found in seen.items():
+                listed = await engine.memory.list(app, user, filters=Filters(agent), visibility=one)
+                assert {memory.text for memory in listed} == {f"{text} of {name}" for text, name in found}
+                assert all(memory.visibility == one for memory in listed)
 
         await asyncio.to_thread(check)
 
