@@ -6,15 +6,18 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cognizes.engine import Engine, InvalidInputError, LimitExceededError
+from cognizes.engine.database import Database
 from cognizes.engine.memory.episodic import EpisodicEntry
 from cognizes.engine.memory.filters import Filters
 from cognizes.engine.memory.recall import Recall
 from cognizes.engine.memory.records import Hit, MemoryScope, Remembered
+from cognizes.engine.memory.vectors import VectorIndex
 from tests.engine_parts import database_of
 
 ADA = MemoryScope("shop", "ada")
@@ -277,8 +280,6 @@ class TestByMeaning:
         assert {hit.memory.kind for hit in await recall(engine, "is the puppy sick?", kinds=["note"])} == {"note"}
 
     async def test_many_memories_are_found_through_the_vector_index(self, engine: Engine) -> None:
-        from cognizes.engine.memory.vectors import VectorIndex
-
         assert engine.memory.embedder is not None
         await notes(engine, "my dog needs the veterinarian", *FILLER)
         await notes(engine, "my dog needs the veterinarian too", scope=BOB)
@@ -438,6 +439,58 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
     assert plan["Actual Rows"] == 50 * 7
     # Reading all memories of the user for each of the 50 would touch 20 000 blocks.
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4000
+
+
+async def test_a_recall_scans_the_graph_of_vectors_only_in_a_large_scope(database_url: str) -> None:
+    async with (
+        Engine.open(database_url, memory_background=False) as engine,
+        # With one connection the server flushes the statistics of the recall when it is told to.
+        asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool,
+    ):
+        database, embedder = database_of(engine), engine.memory.embedder
+        assert embedder is not None
+        for scope, memories in ((ADA, 4000), (BOB, 100)):
+            await database.pool.execute(
+                """
+                WITH stored AS (
+                    INSERT INTO memories (app_name, user_id, agent_id, kind, source_id, text, terms, length)
+                    SELECT $1, $2, $1, 'note', n::text, 'text', '{}', 1 FROM generate_series(1, $3) n
+                    RETURNING app_name, user_id, id
+                )
+                INSERT INTO memory_vectors (app_name, user_id, memory_id, model, embedding)
+                SELECT app_name, user_id, id, $4,
+                       ARRAY(SELECT (random() - 0.5 + 0 * id)::real FROM generate_series(1, $5))::halfvec FROM stored
+                """,
+                *(scope.app_name, scope.user_id, memories, embedder.name, embedder.dimension),
+            )
+        assert await VectorIndex(database, embedder, large=1000).grow() == 1
+        await database.pool.execute("ANALYZE memory_vectors")
+
+        async def work(scope: MemoryScope) -> tuple[int, int]:
+            """Return the scans of the graph and the rows that the primary key found, of one recall."""
+            found: list[asyncpg.Record] = []
+            for number in range(2):
+                await pool.execute("SELECT pg_stat_force_next_flush()")
+                found.append(
+                    await pool.fetchrow(
+                        """
+                        SELECT sum(idx_scan) FILTER (WHERE indexrelname LIKE 'memory_vectors_graph_%') AS graph,
+                               sum(idx_tup_read) FILTER (WHERE indexrelname = 'memory_vectors_pkey') AS rows
+                          FROM pg_stat_user_indexes
+                        """
+                    )
+                )
+                if number == 0:
+                    searching = Recall(Database(pool), embedder=embedder)
+                    await searching.recall("is the puppy sick?", app=scope.app_name, user=scope.user_id)
+            return found[1]["graph"] - found[0]["graph"], found[1]["rows"] - found[0]["rows"]
+
+        scans, rows = await work(ADA)
+        assert scans == 1
+        assert rows < 400
+        scans, rows = await work(BOB)
+        assert scans == 0
+        assert rows >= 100
 
 
 async def test_a_single_ideograph_finds_a_sentence(engine: Engine) -> None:
