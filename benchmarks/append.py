@@ -1,6 +1,7 @@
 """Measure appends on a separate embedded PostgreSQL with fsync on.
 
     uv run python benchmarks/append.py [--quick] [--out DIRECTORY]
+    uv run python benchmarks/append.py --repeat 5     only one writer against pgbench, on a new server each time
 
 Comparisons alternate, A B A B, in one run: a ratio of medians is robust on a noisy machine.
 """
@@ -34,7 +35,7 @@ from report import Bars, Grid, Lines, Report, Target
 
 _HERE = Path(__file__).parent
 _CLIENTS = (1, 10, 50)
-_SEED_CLIENTS = (10, 50)
+_SIDES = ("ours", "pgbench", "seed 001")
 _APPENDS_PER_BLOCK = 20
 
 Step = Callable[[], Awaitable[Any]]
@@ -104,38 +105,47 @@ def seed_appender(seed: Seed001, session: Session) -> Step:
 
 
 async def compare_rates(server: EmbeddedPostgres, plan: Plan, report: Report) -> None:
-    """Measure appends per second: the engine, pgbench with the same function, and seed 001.
+    """Measure appends per second: the engine, pgbench with the same function, and seed 001."""
+    rates = await measure_rates(server, plan, _CLIENTS)
+    best = {name: {clients: median(by[clients]) for clients in _CLIENTS} for name, by in rates.items()}
+    _report_rates(best, report)
+    report.details["appends_per_second"] = rates
+
+
+async def measure_rates(
+    server: EmbeddedPostgres, plan: Plan, numbers: Sequence[int], *, names: Sequence[str] = _SIDES
+) -> dict[str, dict[int, list[float]]]:
+    """Return the appends per second of each side in each round, by its number of writers.
 
     The engine is closed while the others run, because it would receive their notifications.
     """
     settings = Settings()
     async with Engine.open(server.url) as engine:
-        ours = [await engine.sessions.create("bench", "ours") for _ in range(max(_CLIENTS))]
-        for client in range(max(_CLIENTS)):
+        ours = [await engine.sessions.create("bench", "ours") for _ in range(max(numbers))]
+        for client in range(max(numbers)):
             await engine.sessions.create("bench", "pgbench", session_id=f"pgbench-{client}")
     pgbench = Pgbench(server.url, snapshot_every=settings.snapshot_every, max_state_bytes=settings.max_state_bytes)
     # Ten connections are asyncpg's default, which the seed uses; fifty are not faster here.
     seed = await Seed001.open(server.url, connections=10)
-    theirs = [await seed.create_session("bench", "seed") for _ in range(max(_CLIENTS))]
+    theirs = [await seed.create_session("bench", "seed") for _ in range(max(numbers))]
 
-    rates: dict[str, dict[int, list[float]]] = {
-        name: {clients: [] for clients in _CLIENTS} for name in ("ours", "pgbench", "seed 001")
-    }
+    async def measure(name: str, clients: int) -> float:
+        if name == "pgbench":
+            return await pgbench.run(clients, plan.seconds)
+        if name == "seed 001":
+            return await measure_warm([seed_appender(seed, one) for one in theirs[:clients]], plan.seconds)
+        async with Engine.open(server.url) as engine:
+            return await measure_warm([appender(engine.sessions, one) for one in ours[:clients]], plan.seconds)
+
+    rates: dict[str, dict[int, list[float]]] = {name: {clients: [] for clients in numbers} for name in names}
     for round_ in range(1, plan.rounds + 1):
-        for clients in _CLIENTS:
-            async with Engine.open(server.url) as engine:
-                rate = await measure_warm([appender(engine.sessions, one) for one in ours[:clients]], plan.seconds)
-            rates["ours"][clients].append(rate)
-            rates["pgbench"][clients].append(await pgbench.run(clients, plan.seconds))
-            rate = await measure_warm([seed_appender(seed, one) for one in theirs[:clients]], plan.seconds)
-            rates["seed 001"][clients].append(rate)
+        for clients in numbers:
+            for name in names:
+                rates[name][clients].append(await measure(name, clients))
         _progress(f"round {round_} of {plan.rounds}")
     await seed.close()
     await _check_pgbench(server.url)
-
-    best = {name: {clients: median(by[clients]) for clients in _CLIENTS} for name, by in rates.items()}
-    _report_rates(best, report)
-    report.details["appends_per_second"] = rates
+    return rates
 
 
 async def _check_pgbench(url: str) -> None:
@@ -380,6 +390,31 @@ async def run(plan: Plan) -> Report:
     return report
 
 
+async def repeat_ratio(times: int, plan: Plan) -> Report:
+    """Measure the ratio to pgbench for one writer several times, each on a new server; the median is the target."""
+    report = Report("append_ratio", "One writer against pgbench, repeated")
+    rows = []
+    for number in range(1, times + 1):
+        _progress(f"run {number} of {times}")
+        directory = Path(tempfile.mkdtemp(prefix="cognizes-bench-"))
+        server = EmbeddedPostgres(directory)
+        await server.start()
+        try:
+            found = await measure_rates(server, plan, (1,), names=("ours", "pgbench"))
+        finally:
+            await server.close()
+            shutil.rmtree(directory)
+        ours, pgbench = (median(found[name][1]) for name in ("ours", "pgbench"))
+        rows.append((str(number), ours, pgbench, ours / pgbench))
+    ratios = [row[-1] for row in rows]
+    report.grids.append(Grid("Appends per second, one writer", ("run", "ours", "pgbench", "ours / pgbench"), rows))
+    report.targets.append(Target(f"append, 1 client, against pgbench, median of {times} runs", median(ratios), 0.85))
+    series = {"ours": [row[1] for row in rows], "pgbench, same function": [row[2] for row in rows]}
+    report.panels.append(Bars("Appends per second, one writer", "appends/s", [row[0] for row in rows], series))
+    report.details["ratios"] = ratios
+    return report
+
+
 def _progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -389,8 +424,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a shorter run, with 100 000 threads at most")
     parser.add_argument("--out", type=Path, default=_HERE / "results", help="where the JSON and the chart go")
+    parser.add_argument("--repeat", type=int, metavar="RUNS", help="only one writer against pgbench, so many times")
     arguments = parser.parse_args()
-    report = uvloop.run(run(_QUICK if arguments.quick else _FULL))
+    plan = _QUICK if arguments.quick else _FULL
+    report = uvloop.run(repeat_ratio(arguments.repeat, plan) if arguments.repeat else run(plan))
     report.print()
     for path in report.write(arguments.out):
         print(path)
