@@ -535,3 +535,25 @@ class TestKeys:
             page.get_by_role("button", name="Sign out").click()
             expect(page.get_by_role("heading", name="This server needs a key")).to_be_visible()
             page.goto("about:blank")
+
+    def test_the_runs_page_of_an_app_key_shows_later_runs(self, site: Site, page: Page, tmp_path: Path) -> None:
+        """Such a key receives no notifications of all threads."""
+        app = f"app-{uuid4().hex[:6]}"
+        thread = site.thread(app=app)
+        first = site.run(thread)
+
+        async def create_key(engine: Engine) -> str:
+            return (await engine.access.keys.create(permissions=[Permission.READ], app_names=[app]))[1]
+
+        key = site.engine(create_key)
+        with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+            page.add_init_script(f"if (location.protocol === 'http:') sessionStorage.setItem('cognizes.key', '{key}')")
+            page.goto(f"{guarded.url}/#/runs")
+            rows = page.locator(".runs-page > .runs-table tbody tr")
+            expect(rows).to_have_count(1)
+            site.post(f"/api/sessions/{thread}/runs/{first}/finish")
+            second = site.run(thread)
+            expect(rows).to_have_count(2)
+            expect(page.locator(f"tr[data-run='{second}'] .pill")).to_have_text("running")
+            expect(page.locator(f"tr[data-run='{first}'] .pill")).to_have_text("completed")
+            page.goto("about:blank")

@@ -95,7 +95,7 @@ class Monitor {
     if (this._place.page) this._leave(this._place);
     this._list.load();
     this._inbox.load();
-    if (this._isBound()) setInterval(() => (this._list.catchUp(), this._inbox.load(), this._agents === null && this._loadAgents()), POLL_MS);
+    if (this._isBound()) setInterval(() => this._poll(), POLL_MS);
     else this._followAll();
     await this._loadAgents();
   }
@@ -124,6 +124,14 @@ class Monitor {
     this._list.showNew(this._may("write") ? (this._agents ?? []).map((agent) => agent.name) : [], this._caller?.user_id ?? null);
     if (this._summary) this._openChat();
     else if (!this._place.threadId && !this._place.page) this._leave();
+  }
+
+  /** Reads what a caller of some apps is not notified of. */
+  _poll() {
+    this._list.catchUp();
+    this._inbox.load();
+    this._runsPage.refresh();
+    if (this._agents === null) this._loadAgents();
   }
 
   /** Only a caller of all apps receives the notifications of all threads. */
