@@ -557,3 +557,26 @@ class TestKeys:
             expect(page.locator(f"tr[data-run='{second}'] .pill")).to_have_text("running")
             expect(page.locator(f"tr[data-run='{first}'] .pill")).to_have_text("completed")
             page.goto("about:blank")
+
+    def test_the_runs_page_of_a_key_of_two_apps_names_the_app_it_shows(
+        self, site: Site, page: Page, tmp_path: Path
+    ) -> None:
+        apps = [f"app-{uuid4().hex[:6]}" for _ in range(2)]
+        runs = {app: site.run(site.thread(app=app)) for app in apps}
+
+        async def create_key(engine: Engine) -> str:
+            return (await engine.access.keys.create(permissions=[Permission.READ], app_names=apps))[1]
+
+        key = site.engine(create_key)
+        with serve_site(site.database_url, tmp_path, COGNIZES_AUTH="required") as guarded:
+            page.add_init_script(f"if (location.protocol === 'http:') sessionStorage.setItem('cognizes.key', '{key}')")
+            page.goto(f"{guarded.url}/#/runs")
+            choice = page.locator("#runs-app")
+            expect(choice.locator("option")).to_have_count(2)
+            assert set(choice.locator("option").all_inner_texts()) == set(apps)
+            first, second = choice.input_value(), next(app for app in apps if app != choice.input_value())
+            rows = page.locator(".runs-page > .runs-table tbody tr")
+            expect(rows).to_have_attribute("data-run", runs[first])
+            choice.select_option(second)
+            expect(rows).to_have_attribute("data-run", runs[second])
+            page.goto("about:blank")

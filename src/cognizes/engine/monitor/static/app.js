@@ -69,7 +69,7 @@ class Monitor {
     });
     this._travel = new TimeTravel(byId("travel"), { travel: (at) => this._goTo({ at, version: null }), describe: (at) => this._cache?.find(at), branch: (at) => this._branchAt(at) });
     this._chat = new Chat(byId("chat"), { failed: (error) => (this._notify(error.message), this._checkThread(this._cache)), sending: () => this._beforeSending() });
-    const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), may: (permission) => this._may(permission), answers: this._answers };
+    const everywhere = { open: (threadId, run) => go({ threadId, run, tab: "run" }), failed: (error) => this._notify(error.message), query: () => this._allowed(), isOfApps: () => Boolean(this._caller?.app_names), may: (permission) => this._may(permission), answers: this._answers };
     this._inbox = new Inbox(byId("inbox"), byId("inbox-panel"), everywhere);
     const pages = byId("timeline").querySelector(".pages");
     this._runsPage = new RunsPage(pages, everywhere);

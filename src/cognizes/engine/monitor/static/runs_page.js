@@ -16,7 +16,7 @@ const COLUMNS = ["Status", "Agent or handler", "Thread", "Run", "App", "User", "
 const FIGURES = ["Duration", "Attempts", "Tokens", "Cost"];
 
 export class RunsPage {
-  /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see. */
+  /** `actions`: open(threadId, runId), failed(error), query() the app and the user that the caller may see, isOfApps() whether it must name an app. */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -116,8 +116,9 @@ export class RunsPage {
     try {
       const { apps } = await get("api/debug/apps");
       const chosen = this._app.value;
-      replace(this._app, h("option", { value: "" }, "Any app"), apps.map((name) => h("option", { value: name }, name)));
-      this._app.value = apps.includes(chosen) ? chosen : "";
+      const isOfApps = this._actions.isOfApps();
+      replace(this._app, !isOfApps && h("option", { value: "" }, "Any app"), apps.map((name) => h("option", { value: name }, name)));
+      this._app.value = apps.includes(chosen) ? chosen : isOfApps ? this._actions.query().app_name : "";
     } catch (error) {
       this._actions.failed(error);
     }
