@@ -34,7 +34,7 @@ export class RunPanel {
   open(threadId) {
     clearTimeout(this._poll);
     this._threadId = threadId;
-    this._chosen = this._print = this._boxPrint = null;
+    this._chosen = this._other = this._print = this._boxPrint = null;
     this.runs = [];
     this._questions = [];
     this._cards.clear();
@@ -47,6 +47,7 @@ export class RunPanel {
     if (this._chosen !== runId) this._root.scrollTop = 0;
     this._chosen = runId;
     this._draw();
+    this._loadOther();
   }
 
   /** Reads the runs; returns them, or null when a later answer was faster: this one is old. */
@@ -58,7 +59,29 @@ export class RunPanel {
     this._shown = asked;
     this.runs = runs;
     this._draw();
+    this._loadOther();
     return runs;
+  }
+
+  /** Reads the chosen run if it is not among the newest ones. `_other.run` is null if the thread has no such run. */
+  async _loadOther() {
+    const [threadId, id] = [this._threadId, this._chosen];
+    if (!id || this.runs.some((run) => run.id === id)) return;
+    let run = null;
+    try {
+      run = await get(`api/sessions/${threadId}/runs/${encodeURIComponent(id)}`);
+    } catch (error) {
+      if (!error.isMissing) return this._actions.failed(error);
+    }
+    if (threadId !== this._threadId || id !== this._chosen) return;
+    this._other = { id, run };
+    this._draw();
+  }
+
+  /** The chosen run, else the newest; null if it is not read yet or does not exist. */
+  get _shownRun() {
+    if (!this._chosen) return this.runs[0] ?? null;
+    return this.runs.find((one) => one.id === this._chosen) ?? (this._other?.id === this._chosen ? this._other.run : null);
   }
 
   setQuestions(questions) {
@@ -70,13 +93,13 @@ export class RunPanel {
 
   _draw() {
     // Only when something changed: a button that is replaced while it is pressed is never clicked.
-    const run = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
+    const run = this._shownRun;
     if (run) this._loadActivity(run);
-    const print = JSON.stringify([this.runs, this._chosen, this._activities.get(run?.id)]);
-    if (run) this._drawBox(run);
+    const print = JSON.stringify([this.runs, this._chosen, this._other, this._activities.get(run?.id)]);
+    this._drawBox(run);
     if (print === this._print) return;
     this._print = print;
-    replace(this._head, run ? this._headOf(run) : h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread.")));
+    replace(this._head, run ? this._headOf(run) : this._noRun());
     replace(this._body, run && this._bodyOf(run));
     replace(
       this._list,
@@ -113,10 +136,16 @@ export class RunPanel {
 
   /** A worker stores steps without events: they are read while the run is shown and runs. */
   _pollActivity(threadId, runId) {
-    const shown = this.runs.find((one) => one.id === this._chosen) ?? this.runs[0];
+    const shown = this._shownRun;
     if (threadId !== this._threadId || shown?.id !== runId || shown.status !== "running") return;
     if (this._root.hidden || document.hidden) this._poll = setTimeout(() => this._pollActivity(threadId, runId), POLL_MS);
     else this._loadActivity(shown, { isPoll: true });
+  }
+
+  _noRun() {
+    if (!this._chosen) return h("div.empty", {}, icon("play"), h("h2", {}, "No runs yet"), h("p", {}, "A run is one execution of an agent on this thread."));
+    if (this._other?.id !== this._chosen) return h("p.empty-line", {}, "Reading…");
+    return h("div.empty", {}, icon("warn"), h("h2", {}, "Run not found"), h("p", {}, "This thread has no run ", h("code", {}, this._chosen), "."));
   }
 
   _headOf(run) {
@@ -152,6 +181,11 @@ export class RunPanel {
 
   /** What a person can do with the run. Drawn only when that changes, so that what is typed stays. */
   _drawBox(run) {
+    if (!run) {
+      this._boxPrint = null;
+      this._box.hidden = true;
+      return replace(this._box);
+    }
     const questions = run === this.runs[0] ? this._questions : [];
     const correlation = run.wait?.correlation_key ?? null;
     const print = JSON.stringify([run.id, run.status, run.handler, correlation, questions.map((question) => question.id), this._actions.may("admin"), this._actions.may("write")]);

@@ -1,0 +1,55 @@
+"""Links to runs, days, numbers and names, bars of the waterfall, branches and events: details of the Monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from cognizes.engine import Engine, RunStatus, Worker
+from tests.browser.conftest import Site
+from tests.browser.test_monitor import OpenThread, _tab, _travel_to
+from tests.browser.test_monitor_actions import _wait
+
+CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
+DAY_AND_CLOCK = re.compile(r"[A-Z][a-z]{2} \d+ \d\d:\d\d:\d\d$")
+WAITS_FOR_A_PERSON = ["human", "webhook", "signal", "message"]
+
+
+class TestLinksToRuns:
+    def test_a_run_that_is_not_among_the_newest_is_shown(self, site: Site, page: Page) -> None:
+        thread = site.thread()
+        old = site.run(thread)
+        site.post(f"/api/sessions/{thread}/runs/{old}/fail", error="ValueError: the first of all")
+
+        async def enqueue(engine: Engine) -> None:
+            session = await engine.sessions.store.get_thread(thread)
+            for _ in range(200):
+                await engine.runs.enqueue(session, "nothing")
+
+        site.engine(enqueue)
+        page.goto(f"{site.url}/#/thread/{thread}?run={old}")
+        panel = page.locator("#panel-run")
+        expect(panel.locator(".event-head .kind")).to_have_text(old)
+        expect(panel.locator(".failure")).to_have_text("ValueError: the first of all")
+        expect(panel.locator(".run-row")).to_have_count(200)
+        expect(panel.locator(".run-row[aria-current=true]")).to_have_count(0)
+        panel.locator(".run-row").first.click()
+        expect(panel.locator(".event-head .pill")).to_have_text("pending")
+
+    def test_an_unknown_run_is_not_another_one(self, site: Site, page: Page) -> None:
+        thread = site.thread()
+        run = site.run(thread)
+        page.goto(f"{site.url}/#/thread/{thread}?run=nowhere")
+        panel = page.locator("#panel-run")
+        expect(panel.get_by_role("heading", name="Run not found")).to_be_visible()
+        expect(panel).to_contain_text("This thread has no run nowhere.")
+        expect(panel.get_by_role("button", name="Cancel run")).to_have_count(0)
+        panel.locator(".run-row").click()
+        expect(panel.locator(".event-head .kind")).to_have_text(run)
+        expect(panel.get_by_role("button", name="Cancel run")).to_be_visible()
