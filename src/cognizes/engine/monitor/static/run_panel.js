@@ -213,7 +213,7 @@ export class RunPanel {
 
   async _retry(run) {
     try {
-      await post(`api/sessions/${this._threadId}/runs/${encodeURIComponent(run.id)}/retry`);
+      await post(`api/runs/${encodeURIComponent(run.id)}/retry`, undefined, { query: { thread_id: this._threadId } });
       await this.load();
     } catch (error) {
       this._actions.failed(error);
