@@ -406,18 +406,18 @@ def test_pulse_panel(page: Page, site: Site) -> None:
     page.locator(".pulse-button").click()
     panel = page.locator("#pulse-panel")
     expect(panel.locator("[data-figure='Listener']")).to_contain_text("connected")
-    for figure in ("NOTIFY → server", "Missed notifications", "Write conflicts", "Pool", "Clients", "Events"):
+    for figure in ("Commit to server", "Missed notifications", "Write conflicts", "Pool", "Clients", "Events"):
         expect(panel.locator(f"[data-figure='{figure}'] .tile-value")).to_have_text(re.compile(r"\d|–"))
     # Pulses until the panel has seen one: a single one may be sent before the page listens.
     thread = site.thread()
-    browser_latency = panel.locator("[data-figure='NOTIFY → browser'] .tile-value")
+    browser_latency = panel.locator("[data-figure='Commit to browser'] .tile-value")
     for _ in range(600):
         site.event(thread, "user_message", author="user", text="beat")
         if "ms" in browser_latency.inner_text():
             break
         page.wait_for_timeout(100)
     expect(browser_latency).to_have_text(re.compile(r"\d+ ms"))
-    expect(panel.locator("[data-figure='NOTIFY → server'] .tile-value")).to_have_text(re.compile(r"\d ms"))
+    expect(panel.locator("[data-figure='Commit to server'] .tile-value")).to_have_text(re.compile(r"\d ms"))
     assert panel.locator("polyline").get_attribute("points")
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
@@ -594,7 +594,7 @@ class TestLookingAround:
         expect(page.locator(".row.k-message")).to_be_visible()
         page.get_by_role("button", name="Pause updates").click()
         site.event(thread, "user_message", author="user", text="two")
-        expect(page.locator("#new-events")).to_contain_text("1 new events: resume")
+        expect(page.locator("#new-events")).to_contain_text("1 new event: resume")
         expect(page.locator(".row.k-message")).to_have_count(1)
         page.locator("#new-events button").click()
         expect(page.locator(".row.k-message")).to_have_count(2)

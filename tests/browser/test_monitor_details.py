@@ -53,3 +53,51 @@ class TestLinksToRuns:
         panel.locator(".run-row").click()
         expect(panel.locator(".event-head .kind")).to_have_text(run)
         expect(panel.get_by_role("button", name="Cancel run")).to_be_visible()
+
+
+def test_times_of_other_days_have_their_day(page: Page, site: Site, open_thread: OpenThread) -> None:
+    thread = site.thread(state={"n": 0})
+    run = site.run(thread)
+    site.event(thread, "state_update", state={"n": 1}, run=run)
+    site.event(thread, "assistant_message", text="one", run=run)
+
+    def shown(expected: re.Pattern[str]) -> None:
+        open_thread(thread, "?key=n&at=1")
+        expect(page.locator(".turn-time")).to_have_text(expected)
+        expect(page.locator(".write time")).to_have_text(expected)
+        expect(page.locator(".travel-label")).to_have_text(re.compile(expected.pattern.lstrip("^")))
+        expect(_tab(page, "Run").locator(".run-row time")).to_have_text(expected)
+
+    shown(CLOCK)
+    page.clock.set_system_time(datetime.now(UTC) + timedelta(days=2))
+    page.reload()
+    shown(DAY_AND_CLOCK)
+    expect(page.locator(".travel-label")).to_have_text(re.compile(rf"^event 1 of \d · {DAY_AND_CLOCK.pattern}"))
+
+
+def test_one_of_a_thing_has_no_plural(page: Page, site: Site, open_thread: OpenThread) -> None:
+    thread = site.thread()
+    site.event(thread, "user_message", author="user", text="one")
+    open_thread(thread)
+    for place in ("#count", ".travel-label"):
+        expect(page.locator(place)).to_have_text("1 event")
+    page.get_by_role("button", name="Delete this thread").click()
+    expect(page.get_by_role("dialog")).to_contain_text("with 1 event,")
+    page.get_by_role("button", name="Keep").click()
+    site.event(thread, "user_message", author="user", text="two")
+    expect(page.locator("#count")).to_have_text("2 events")
+    figures = site.get("/api/debug/pulse")
+    figures["listener"]["reconnections"] = 1
+    page.route(re.compile("/api/debug/pulse$"), lambda route: route.fulfill(json=figures))
+    page.reload()
+    page.locator(".pulse-button").click()
+    expect(page.locator("[data-figure='Listener']")).to_contain_text(re.compile("1 reconnection$"))
+
+
+class TestWaterfall:
+    def test_a_wait_says_for_whom(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        _wait(site, thread, "approve")
+        panel = _tab(open_thread(thread), "Run")
+        expect(panel.locator("[data-kind='wait'] code").first).to_have_text("waits for a person")
+        expect(panel.locator(".facts")).to_contain_text("a person")

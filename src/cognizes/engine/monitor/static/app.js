@@ -8,7 +8,7 @@ import { h, icon, replace } from "./dom.js";
 import { EventCache } from "./event_cache.js";
 import { EventPanel } from "./event_panel.js";
 import { readEvent } from "./event_reading.js";
-import { number, showGrowing, titleOf } from "./format.js";
+import { counted, showGrowing, titleOf } from "./format.js";
 import { Inbox } from "./inbox.js";
 import { follow } from "./live.js";
 import { MemoryPanel } from "./memory_panel.js";
@@ -483,7 +483,7 @@ class Monitor {
   _showPaused() {
     const box = byId("new-events");
     box.hidden = !this._paused;
-    if (this._paused) replace(box, h("button.primary", { type: "button" }, icon("play"), this._waitingEvents.length ? `${number(this._waitingEvents.length)} new events: resume` : "Paused: resume"));
+    if (this._paused) replace(box, h("button.primary", { type: "button" }, icon("play"), this._waitingEvents.length ? `${counted(this._waitingEvents.length, "new event")}: resume` : "Paused: resume"));
   }
 
   // Selection and time travel

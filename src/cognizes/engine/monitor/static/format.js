@@ -72,6 +72,14 @@ export function number(value) {
   return value.toLocaleString("en").replaceAll(",", "\u202f");
 }
 
+/** "1 event", "18 400 events". */
+export function counted(count, name) {
+  return `${number(count)} ${count === 1 ? name : `${name}s`}`;
+}
+
+/** What a run waits for, by the kind of its wait. */
+export const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
+
 /** "0.0042": the cost of model calls, in the unit of the prices. */
 export function cost(value) {
   return value.toFixed(4);

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, replace, s } from "./dom.js";
-import { number } from "./format.js";
+import { counted, number } from "./format.js";
 
 const EVERY_MS = 2000;
 const SAMPLES = 400;
@@ -111,9 +111,9 @@ export class PulseStrip {
       h(
         "div.tiles", {},
         tile("Events", number(figures.events), "received by this process"),
-        tile("NOTIFY → server", `${ms(server.p50)}`, `p99 ${ms(server.p99)}`),
-        tile("NOTIFY → browser", latency ? ms(latency.p50) : "–", latency ? `p99 ${ms(latency.p99)}` : "no event since this page was opened"),
-        tile("Listener", figures.listener.running ? "connected" : "disconnected", `${figures.listener.reconnections} reconnections`, figures.listener.running ? "good" : "bad"),
+        tile("Commit to server", `${ms(server.p50)}`, `p99 ${ms(server.p99)}`),
+        tile("Commit to browser", latency ? ms(latency.p50) : "–", latency ? `p99 ${ms(latency.p99)}` : "no event since this page was opened"),
+        tile("Listener", figures.listener.running ? "connected" : "disconnected", counted(figures.listener.reconnections, "reconnection"), figures.listener.running ? "good" : "bad"),
         tile("Missed notifications", number(figures.missed_notifications), "their events were read later"),
         tile("Write conflicts", number(figures.conflicts), `${number(figures.retries)} retried`),
         tile("Pool", `${figures.pool.in_use} / ${figures.pool.max}`, `${figures.pool.size} open`),

@@ -4,7 +4,7 @@ import { questionOf } from "./answers.js";
 import { get, post, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
 import { facts } from "./event_panel.js";
-import { between, clock, duration, exact, growing, reasonOf, shortId } from "./format.js";
+import { WAITS, between, duration, exact, growing, reasonOf, shortId, since } from "./format.js";
 import { QuestionCard } from "./question_card.js";
 import { signalForm } from "./signal_form.js";
 import { usageView } from "./user_page.js";
@@ -106,7 +106,7 @@ export class RunPanel {
       this.runs.map((one) =>
         h(
           "button.run-row", { type: "button", "data-status": one.status, "aria-current": String(one === run), onclick: () => this._actions.openRun(one.id) },
-          h("span.dot"), h("code", {}, shortId(one.id)), h("span.run-status", {}, one.status), h("span.muted", {}, tookView(one)), h("time", {}, clock(one.created_at)),
+          h("span.dot"), h("code", {}, shortId(one.id)), h("span.run-status", {}, one.status), h("span.muted", {}, tookView(one)), h("time", { title: exact(one.created_at) }, since(one.created_at)),
         ),
       ),
     );
@@ -159,7 +159,7 @@ export class RunPanel {
         ["attempt", run.attempt ? String(run.attempt) : null],
         ["handler", run.handler],
         ["worker", run.worker_id],
-        ["waits for", run.wait?.kind],
+        ["waits for", run.wait && (WAITS[run.wait.kind] ?? WAITS.signal)],
         ["key", correlation && h("code", { id: "wait-key" }, correlation)],
         ["reason", reasonOf(run.wait?.reason)],
         ["until", run.wait?.expires_at && exact(run.wait.expires_at)],

@@ -3,7 +3,7 @@
 import { get, thread } from "./api.js";
 import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
-import { clock, exact, number, shortId } from "./format.js";
+import { exact, number, shortId, since } from "./format.js";
 import { isCut, valueView } from "./value_tree.js";
 
 const SCOPES = [
@@ -123,7 +123,7 @@ export class StatePanel {
       h(
         "div.write-meta", {},
         h("span.author", {}, write.author ?? "at creation"),
-        h("time", { title: exact(write.time) }, clock(write.time)),
+        h("time", { title: exact(write.time) }, since(write.time)),
         write.run_id && (here ? h("button.link", { type: "button", onclick: () => this._actions.openRun(write.run_id) }, `run ${shortId(write.run_id)}`) : h("span", {}, `run ${shortId(write.run_id)}`)),
         write.sequence_num && (here ? h("button.link", { type: "button", onclick: () => this._actions.reveal(write.sequence_num) }, `#${write.sequence_num}`) : h("a", { href: `#/thread/${write.thread_id}?event=${write.sequence_num}` }, `other thread #${write.sequence_num}`)),
         h("span.muted", {}, `v${write.version}`),

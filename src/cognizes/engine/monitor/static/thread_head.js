@@ -2,7 +2,7 @@
 
 import { get, request, thread } from "./api.js";
 import { h, icon, replace } from "./dom.js";
-import { number, shortId, titleOf } from "./format.js";
+import { counted, shortId, titleOf } from "./format.js";
 import { format } from "./router.js";
 
 const SHOWN = ["all", "messages", "tools", "state", "runs"];
@@ -67,7 +67,14 @@ export class ThreadHead {
   }
 
   setCount(last) {
-    this._count.textContent = `${number(last)} events`;
+    this._count.textContent = counted(last, "event");
+  }
+
+  /** Names the active branch of a thread that has several; null of one that has a single branch. */
+  setBranch(name) {
+    if (!this._thread) return;
+    this._branch.hidden = name === null;
+    replace(this._branch, icon("branch"), name);
   }
 
   setPaused(isPaused) {
@@ -133,7 +140,7 @@ export class ThreadHead {
       }
     };
     dialog.append(
-      h("div.sign-in", {}, h("h2", {}, "Delete this thread?"), h("p", {}, `“${titleOf(one)}” with ${number(one.last_sequence)} events, its messages, runs and state. This cannot be undone.`), h("div.buttons", {}, h("button.danger", { type: "button", id: "confirm-delete", onclick: remove }, icon("trash"), "Delete"), h("button", { type: "button", onclick: () => dialog.close() }, "Keep"))),
+      h("div.sign-in", {}, h("h2", {}, "Delete this thread?"), h("p", {}, `“${titleOf(one)}” with ${counted(one.last_sequence, "event")}, its messages, runs and state. This cannot be undone.`), h("div.buttons", {}, h("button.danger", { type: "button", id: "confirm-delete", onclick: remove }, icon("trash"), "Delete"), h("button", { type: "button", onclick: () => dialog.close() }, "Keep"))),
     );
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);

@@ -1,7 +1,7 @@
 // The slider under the timeline: the thread as it was after any event.
 
 import { h, icon } from "./dom.js";
-import { clock, number } from "./format.js";
+import { counted, number, since } from "./format.js";
 
 export class TimeTravel {
   /** `travel(sequence | null)` is called when the slider moves, `branch(sequence)` to continue from the past. */
@@ -46,7 +46,7 @@ export class TimeTravel {
     this._branch.hidden = isLive || this.at === 0;
     this._live.setAttribute("aria-pressed", String(isLive));
     const event = isLive ? null : this._describe(this.at);
-    this._label.textContent = isLive ? `${number(this._last ?? 0)} events` : this.at === 0 ? "as created" : `event ${number(this.at)} of ${number(this._last)}${event ? ` · ${clock(event.created_at)}` : ""}`;
+    this._label.textContent = isLive ? counted(this._last ?? 0, "event") : this.at === 0 ? "as created" : `event ${number(this.at)} of ${number(this._last)}${event ? ` · ${since(event.created_at)}` : ""}`;
     const share = this._last ? ((this.at ?? this._last) / this._last) * 100 : 100;
     this._slider.style.setProperty("--share", `${share}%`);
   }

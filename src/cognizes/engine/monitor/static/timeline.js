@@ -10,7 +10,7 @@ import { diffView } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 import { PAGE } from "./event_cache.js";
 import { endsRun, readEvent } from "./event_reading.js";
-import { between, clock, duration, reasonOf, shortId } from "./format.js";
+import { WAITS, between, duration, exact, reasonOf, shortId, since } from "./format.js";
 import { QuestionCard } from "./question_card.js";
 
 const NEAR = "1500px 0px";
@@ -18,7 +18,6 @@ const ESTIMATE = 46;
 const MOST_ANNOUNCED = 500;
 const AT_END = 120;
 const ENDED = ["completed", "failed", "cancelled"];
-const WAITS = { human: "a person", webhook: "a webhook", timer: "the clock", signal: "a signal", message: "the user" };
 
 export class Timeline {
   /** `actions`: select(sequence, key?), openRun(id), give(question, payload), withdraw(question), may(permission), moved(atEnd), suggest(text). */
@@ -304,7 +303,7 @@ export class Timeline {
     const head = h(
       "button.turn-head", { type: "button", title: `Run ${runId}` },
       h("span.dot"), h("span.turn-name", {}, "Run ", h("code", {}, shortId(runId))),
-      h("span.turn-status"), h("span.turn-time", {}, clock(event.created_at)),
+      h("span.turn-status"), h("span.turn-time", { title: exact(event.created_at) }, since(event.created_at)),
     );
     head.addEventListener("click", () => this._actions.openRun(runId));
     const turn = h("article.turn", { "data-run": runId }, head);

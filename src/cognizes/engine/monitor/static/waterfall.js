@@ -1,7 +1,7 @@
 // The waterfall of a run: model calls, tools, steps, waits and thoughts, each at its share of the time of the run.
 
 import { h, icon } from "./dom.js";
-import { COST_UNIT, argumentsOf, between, clock, cost, duration, exact, tokens } from "./format.js";
+import { COST_UNIT, WAITS, argumentsOf, between, cost, duration, exact, since, tokens } from "./format.js";
 import { valueView } from "./value_tree.js";
 
 const MOST_ROWS = 300;
@@ -33,7 +33,7 @@ function rowsOf(run, { steps = [], calls = [], waits = [], nodes = [] }, hasWait
     ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: hasWaited(String(call.id)), values: { input: argumentsOf(call.input), output: call.output } })),
     ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
     ...nodes.map((node) => ({ from: node.started_at, to: node.ended_at, kind: "step", name: node.name, isOuter: true })),
-    ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${wait.kind ?? "a signal"}`, values: { key: wait.key, reason: wait.reason } })),
+    ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${WAITS[wait.kind] ?? WAITS.signal}`, values: { key: wait.key, reason: wait.reason } })),
   ];
   const began = new Date(run.started_at ?? run.created_at);
   const models = calls.map((call) => ({ from: lastEnd(others, call.ended_at, began), to: call.ended_at, kind: "model", name: call.model, note: tokens(call), cost: call.cost }));
@@ -52,7 +52,7 @@ function axis(start, end) {
   const length = end - start;
   return h(
     "div.waterfall-axis", { "aria-hidden": "true" },
-    h("span", { title: exact(start) }, clock(start)), h("span", {}, `+ ${duration(length / 2)}`), h("span", { title: exact(end) }, `+ ${duration(length)}`),
+    h("span", { title: exact(start) }, since(start)), h("span", {}, `+ ${duration(length / 2)}`), h("span", { title: exact(end) }, `+ ${duration(length)}`),
   );
 }
 
