@@ -101,3 +101,22 @@ class TestWaterfall:
         panel = _tab(open_thread(thread), "Run")
         expect(panel.locator("[data-kind='wait'] code").first).to_have_text("waits for a person")
         expect(panel.locator(".facts")).to_contain_text("a person")
+
+
+class TestBranches:
+    def test_the_active_branch_is_named_in_the_head(self, site: Site, open_thread: OpenThread) -> None:
+        thread = site.thread()
+        site.event(thread, "assistant_message", text="one")
+        page = open_thread(thread)
+        panel = _tab(page, "Branches")
+        expect(panel.locator("[data-branch='main']")).to_be_visible()
+        name = page.locator("#thread-head #active-branch")
+        expect(name).to_be_hidden()
+        panel.get_by_label("Name of a new branch").fill("what-if")
+        panel.get_by_role("button", name="Branch", exact=True).click()
+        expect(name).to_be_visible()
+        expect(name).to_have_text("main")
+        panel.locator("[data-branch='what-if']").get_by_role("button", name="Switch").click()
+        expect(name).to_have_text("what-if")
+        page.reload()
+        expect(name).to_have_text("what-if")

@@ -5,7 +5,7 @@ import { diffView, difference } from "./diff.js";
 import { h, icon, replace } from "./dom.js";
 
 export class BranchPanel {
-  /** `actions`: failed(error), point() the event a new branch forks at, fork(sequence) a thread of its own, switched(). */
+  /** `actions`: failed(error), point() the event a new branch forks at, fork(sequence) a thread of its own, switched(), loaded(branches). */
   constructor(root, actions) {
     this._actions = actions;
     this._tree = h("div");
@@ -42,6 +42,7 @@ export class BranchPanel {
       this._print = print;
       this._branches = branches;
       replace(this._tree, this._children(null));
+      this._actions.loaded(branches);
     } catch (error) {
       if (threadId !== this._threadId) return;
       this._problem.textContent = error.message;

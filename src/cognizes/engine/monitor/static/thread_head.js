@@ -30,6 +30,7 @@ export class ThreadHead {
     this._title = h("div.title-line");
     this._status = h("span.pill", { id: "status" });
     this._count = h("span.muted", { id: "count" });
+    this._branch = h("span.tag", { id: "active-branch", title: "The active branch", hidden: true });
     this._pause = h("button.icon-button", { type: "button", id: "pause", "aria-pressed": "false", "aria-label": "Pause updates", title: "Pause updates", onclick: () => this._actions.pause(this._pause.getAttribute("aria-pressed") !== "true") });
     const kinds = h("select.kinds", { id: "show-kinds", "aria-label": "Show", onchange: (event) => this._actions.show(event.target.value) }, SHOWN.map((name) => h("option", { value: name }, name === "all" ? "Everything" : name[0].toUpperCase() + name.slice(1))));
     const exports = (kind) => h("button", { type: "button", id: `export-${kind}`, onclick: () => this._export(kind) }, kind.toUpperCase());
@@ -37,7 +38,7 @@ export class ThreadHead {
     replace(
       this._root,
       h("button.icon-button.only-narrow", { type: "button", "aria-label": "Back to the threads", onclick: () => this._actions.view("list") }, icon("back")),
-      h("div.head-title", {}, this._title, h("div.head-sub", {}, this._status, h("span.tag", {}, one.app_name), user, h("code", { title: one.thread_id }, shortId(one.session_id)), this._count)),
+      h("div.head-title", {}, this._title, h("div.head-sub", {}, this._status, h("span.tag", {}, one.app_name), user, this._branch, h("code", { title: one.thread_id }, shortId(one.session_id)), this._count)),
       h("button.icon-button.only-narrow", { type: "button", id: "open-inspector", "aria-label": "Inspector", title: "State, event, run, memory, branches", onclick: () => this._actions.view("inspector") }, icon("panel")),
       h(
         "div.head-tools", {}, this._search(), kinds, this._pause,
