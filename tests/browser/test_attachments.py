@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
+import wave
 from pathlib import Path
 from uuid import uuid4
 
@@ -107,3 +109,81 @@ def test_images_are_read_with_the_key_of_the_page(site: Site, page: Page, tmp_pa
         image = page.get_by_role("img", name="dot.png")
         expect(image).to_be_visible()
         assert image.evaluate("one => one.decode().then(() => one.naturalWidth)") == 1
+
+
+_GIVE = """
+(target, [event, name, text]) => {
+  const files = new DataTransfer();
+  files.items.add(new File([text], name, { type: "text/plain" }));
+  const given = event === "paste" ? { clipboardData: files } : { dataTransfer: files };
+  const kind = event === "paste" ? ClipboardEvent : DragEvent;
+  target.dispatchEvent(new kind(event, { ...given, bubbles: true, cancelable: true }));
+}
+"""
+
+
+def test_files_are_pasted_and_dropped(site: Site, page: Page) -> None:
+    thread = _talk(site, page)
+    page.locator("#chat-input").evaluate(_GIVE, ["paste", "pasted.txt", "from the clipboard"])
+    page.locator("#chat").evaluate(_GIVE, ["drop", "dropped.txt", "from a folder"])
+    expect(page.locator(".pending-files [data-state=stored]")).to_contain_text(["pasted.txt", "dropped.txt"])
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Send", exact=True).click()
+    bubble = page.locator("#timeline .bubble.from-user")
+    for name in ("pasted.txt", "dropped.txt"):
+        expect(bubble.get_by_role("button", name=f"Download {name}")).to_be_visible()
+    stored = site.get(f"/api/sessions/{thread}/attachments")["attachments"]
+    assert sorted((one["name"], one["size"]) for one in stored) == [("dropped.txt", 13), ("pasted.txt", 18)]
+
+
+def _sound() -> bytes:
+    """A quarter of a second of silence, as WAV."""
+    written = io.BytesIO()
+    with wave.open(written, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(1)
+        sound.setframerate(8000)
+        sound.writeframes(bytes([128] * 2000))
+    return written.getvalue()
+
+
+_RECORD = """
+async () => {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 32;
+  const pen = canvas.getContext("2d");
+  const recorder = new MediaRecorder(canvas.captureStream(30), { mimeType: "video/webm" });
+  const parts = [];
+  recorder.ondataavailable = ({ data }) => parts.push(data);
+  const stopped = new Promise((resume) => { recorder.onstop = resume; });
+  recorder.start();
+  for (let frame = 0; frame < 10; frame++) {
+    pen.fillRect(frame, 0, 1, 32);
+    await new Promise((resume) => setTimeout(resume, 40));
+  }
+  recorder.stop();
+  await stopped;
+  return [...new Uint8Array(await new Blob(parts).arrayBuffer())];
+}
+"""
+
+
+def test_audio_and_video_are_played(site: Site, page: Page) -> None:
+    _talk(site, page)
+    film = bytes(page.evaluate(_RECORD))
+    page.locator("#chat input[type=file]").set_input_files(
+        [
+            {"name": "note.wav", "mimeType": "audio/wav", "buffer": _sound()},
+            {"name": "film.webm", "mimeType": "video/webm", "buffer": film},
+        ]
+    )
+    expect(page.locator(".pending-files [data-state=stored]")).to_have_count(2)
+    page.get_by_role("button", name="Send", exact=True).click()
+    bubble = page.locator("#timeline .bubble.from-user")
+    for name, kind in (("note.wav", "audio"), ("film.webm", "video")):
+        holder = bubble.locator("figure.attachment", has_text=name)
+        expect(holder.locator(kind)).to_have_count(0)
+        holder.get_by_role("button", name="Play").click()
+        expect(holder.locator(kind)).to_be_visible()
+        has_data = "one => one.readyState >= HTMLMediaElement.HAVE_CURRENT_DATA && !one.error"
+        page.wait_for_function(has_data, arg=holder.locator(kind).element_handle())
