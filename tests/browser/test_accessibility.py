@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import pytest
@@ -118,6 +119,27 @@ def test_labels_are_plain_words(page: Page, site: Site, thread: str) -> None:
     banned = re.compile(r"\bbeats\b|waits for a pulse|\bobserve|\bOCC\b", re.IGNORECASE)
     for view in _views(page, site, thread):
         assert banned.findall(page.locator("body").inner_text()) == [], view
+
+
+def test_every_route_of_the_page_is_documented(page: Page, site: Site, thread: str) -> None:
+    described = site.get("/openapi.json")["paths"].items()
+    known = [(re.sub(r"\{\w+\}", "[^/]+", path), {method.upper() for method in methods}) for path, methods in described]
+    sent: set[tuple[str, str]] = set()
+    page.on("request", lambda request: sent.add((request.method, unquote(urlsplit(request.url).path))))
+    run = site.run(thread, handler="nothing")
+    site.post(f"/api/sessions/{thread}/runs/{run}/fail", error="no paper")
+    for view in _views(page, site, thread):
+        if view == "run":
+            page.get_by_role("button", name="Retry").click()
+            expect(page.locator("#panel-run .event-head .pill")).to_have_text("pending")
+    routes = {(method, path) for method, path in sent if not re.match(r"/$|/monitor/|/favicon", path)}
+    assert ("POST", f"/api/runs/{run}/retry") in routes
+    undocumented = [
+        (method, path)
+        for method, path in routes
+        if not any(method in methods and re.fullmatch(template, path) for template, methods in known)
+    ]
+    assert undocumented == []
 
 
 @pytest.fixture(scope="module")

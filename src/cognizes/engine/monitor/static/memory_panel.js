@@ -49,8 +49,8 @@ export class MemoryPanel {
       }
     };
     await Promise.all([
-      list("api/memory/long-term", this._facts, (fact) => this._fact(fact), "No facts are kept for this user yet."),
-      list("api/memory/episodic", this._episodes, (episode) => this._episode(episode), "No episodes yet; one is written when a run ends."),
+      list("memory/long-term", this._facts, (fact) => this._fact(fact), "No facts are kept for this user yet."),
+      list("memory/episodic", this._episodes, (episode) => this._episode(episode), "No episodes yet; one is written when a run ends."),
     ]);
   }
 
@@ -60,7 +60,7 @@ export class MemoryPanel {
     if (!query || !summary) return;
     replace(this._hits, h("p.empty-line", {}, "Recalling…"));
     try {
-      const { hits } = await post("api/memory/recall", { query, app_name: summary.app_name, user_id: summary.user_id, k: 8 });
+      const { hits } = await post("memory/recall", { query, app_name: summary.app_name, user_id: summary.user_id, k: 8 });
       if (summary !== this._summary) return;
       const best = Math.max(...hits.map((hit) => hit.score), 1e-9);
       replace(this._hits, hits.length ? hits.map((hit) => this._hit(hit, best)) : h("p.empty-line", {}, "No memory matches."));

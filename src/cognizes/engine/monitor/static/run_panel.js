@@ -69,7 +69,7 @@ export class RunPanel {
     if (!id || this.runs.some((run) => run.id === id)) return;
     let run = null;
     try {
-      run = await get(`api/sessions/${threadId}/runs/${encodeURIComponent(id)}`);
+      run = await get(`api/runs/${encodeURIComponent(id)}`, { thread_id: threadId });
     } catch (error) {
       if (!error.isMissing) return this._actions.failed(error);
     }
@@ -120,9 +120,9 @@ export class RunPanel {
     this._activities.set(run.id, { ...this._activities.get(run.id), state });
     clearTimeout(this._poll);
     try {
-      const path = `api/sessions/${threadId}/runs/${encodeURIComponent(run.id)}`;
+      const path = `api/runs/${encodeURIComponent(run.id)}`;
       const activity = thread(threadId, `/runs/${encodeURIComponent(run.id)}/activity`);
-      const [{ steps }, usage, { model_calls: calls, waits, nodes, trace }] = await Promise.all([get(path), get(`${path}/usage`), get(activity)]);
+      const [{ steps }, usage, { model_calls: calls, waits, nodes, trace }] = await Promise.all([get(path, { thread_id: threadId }), get(`${path}/usage`, { thread_id: threadId }), get(activity)]);
       if (threadId !== this._threadId) return;
       this._activities.set(run.id, { state, steps, usage, calls, waits, nodes, trace });
       this._draw();

@@ -90,7 +90,7 @@ export class UserPage {
 
   _memories() {
     return this._list("div", "No memories.", async (cursor) => {
-      const { memories, next_cursor: next } = await get("api/memory", { ...this._whose, limit: MOST, cursor });
+      const { memories, next_cursor: next } = await get("memory", { ...this._whose, limit: MOST, cursor });
       return [memories.map(memoryView), next];
     });
   }
