@@ -116,7 +116,7 @@ test("a signal is pulled, and asked from what is there", async () => {
   client.close();
 });
 
-test("the next signal makes up for dropped ones", async () => {
+test("the next signal repairs dropped ones", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   server.write("a", "b", "c", "d");
@@ -127,7 +127,7 @@ test("the next signal makes up for dropped ones", async () => {
   client.close();
 });
 
-test("has_more: it continues from the last chunk received, not from the signal's number", async () => {
+test("has_more: the next pull starts after the last chunk received, not at the number of the signal", async () => {
   const server = new Server({ page: 2 });
   const { client, heard, source } = await connected(server);
   server.write(..."abcdefg");
@@ -354,7 +354,7 @@ test("a heartbeat that is ahead of all signals causes a refresh", async () => {
   client.close();
 });
 
-test("a message that was completed while the connection was lost is sent to its listeners", async () => {
+test("listeners receive a message that was completed while the connection was lost", async () => {
   const server = new Server();
   const { client, heard, source } = await connected(server);
   source.signal(delta(server.write("half ")));
