@@ -42,6 +42,8 @@ def test_the_package_has_no_dependency_and_only_built_files(client: Path) -> Non
     files = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {"dist/index.js", "dist/index.d.ts", "dist/react.js", "dist/react.d.ts", "dist/signal_pull.js"} <= files
     assert {name for name in files if not name.startswith("dist/")} == {"package.json", "README.md"}
+    # A link to another file of the repository leads nowhere from the archive.
+    assert "](.." not in (installed / "README.md").read_text()
     # Without React the client works; only the hook imports it.
     assert [name for name in files if name.endswith(".js") and 'from "react"' in (installed / name).read_text()] == [
         "dist/react.js"
