@@ -345,6 +345,9 @@ def _select_state_write(page: Page) -> None:
     _settle(page)
     page.locator(".chip[data-key='budget']").nth(1).click()
     page.locator("#event-diff").wait_for()
+    # The popover of the chip covers others.
+    page.mouse.move(0, 0)
+    page.locator(".popover").wait_for(state="hidden")
     page.wait_for_timeout(300)
 
 
