@@ -171,13 +171,14 @@ class TestWaterfall:
         page.keyboard.press("Enter")
         tool = page.locator("#timeline .tool", has_text="delete_note")
         expect(tool.locator(".tool-status")).to_have_text("waits for a person")
+        row = _tab(page, "Run").locator("#run-waterfall [data-kind='tool']", has_text="delete_note")
+        expect(row.locator(".waterfall-time")).to_have_text("waits for a person")
         page.locator("#timeline .question").get_by_role("button", name="Approve").click()
         expect(page.locator("#status")).to_have_text("idle")
         for _ in range(2):
             expect(tool.locator(".tool-status")).to_have_text("after an answer")
             _tab(page, "Run")
             page.locator(".run-row").last.click()
-            row = page.locator("#run-waterfall [data-kind='tool']", has_text="delete_note")
             expect(row.locator(".waterfall-time")).to_have_text("after an answer")
             page.reload()
 

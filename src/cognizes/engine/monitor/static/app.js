@@ -604,7 +604,7 @@ class Monitor {
     };
     this._state = new StatePanel(this._panels.state, { showKey, reveal, openRun: (id) => this._openRun(id) });
     this._event = new EventPanel(this._panels.event, { travel: (at) => (this._goTo({ at, tab: "state", event: null }), this._showTab("state")), openRun: (id) => this._openRun(id), fork: (sequence) => this._fork(sequence) });
-    this._runs = new RunPanel(this._panels.run, { ...answering, openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message), hasWaited: (callId) => this._timeline.hasWaited(callId) });
+    this._runs = new RunPanel(this._panels.run, { ...answering, openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message), waitOf: (callId) => this._timeline.waitOf(callId) });
     this._memory = new MemoryPanel(this._panels.memory, { openRun: (id) => this._openRun(id), failed: (error) => this._notify(error.message) });
     this._branches = new BranchPanel(this._panels.branches, { failed: (error) => this._notify(error.message), point: () => this._travel.at ?? this._cache?.last ?? 0, fork: (sequence) => this._fork(sequence), switched: () => this._showActivePath(), loaded: (branches) => this._head.setBranch(branches.length > 1 ? (branches.find((one) => one.is_active)?.name ?? null) : null) });
     this._showTab("state");

@@ -16,7 +16,7 @@ const POLL_MS = 2000;
 const HOSTED = "agui/";
 
 export class RunPanel {
-  /** `actions`: openRun(id), give(question, payload), withdraw(question), failed(error), hasWaited(callId), may(permission). */
+  /** `actions`: openRun(id), give(question, payload), withdraw(question), failed(error), waitOf(callId), may(permission). */
   constructor(root, actions) {
     this._root = root;
     this._actions = actions;
@@ -175,7 +175,7 @@ export class RunPanel {
       run.input !== null && run.input !== undefined && h("section.block", { id: "run-input" }, h("h3", {}, "Input"), valueView(run.input, { open: run.handler?.startsWith(HOSTED) ? 0 : 1 })),
       run.result !== null && run.result !== undefined && h("section.block", { id: "run-result" }, h("h3", {}, "Result"), valueView(run.result, { open: 1 })),
       activity.usage?.calls ? h("section.block", { id: "run-usage" }, h("h3", {}, "Tokens and cost"), usageView(activity.usage)) : null,
-      waterfall(run, activity, { hasWaited: this._actions.hasWaited, isActive: ACTIVE.includes(run.status) }),
+      waterfall(run, activity, { waitOf: this._actions.waitOf, isActive: ACTIVE.includes(run.status) }),
     ];
   }
 

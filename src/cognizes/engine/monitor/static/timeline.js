@@ -136,9 +136,10 @@ export class Timeline {
     for (const one of this._list.querySelectorAll("[data-seq]")) this._shade(one);
   }
 
-  /** Whether a tool call waited for a person. */
-  hasWaited(callId) {
-    return this._waited.has(callId);
+  /** Whether a tool call waits for a person ("open") or did so ("answered"); null if it never asked. */
+  waitOf(callId) {
+    if (!this._waited.has(callId)) return null;
+    return this._results.has(callId) ? "answered" : "open";
   }
 
   setOpenQuestions(ids) {

@@ -9,10 +9,10 @@ const ICONS = { thought: "thought", tool: "tool", step: "play", wait: "clock", m
 
 /**
  * The waterfall, or null for a run without steps. `activity` has the model calls, waits and steps of the run.
- * `hasWaited(callId)` says whether a tool call waited for a person; `now` ends what is open of an active run.
+ * `waitOf(callId)` says whether a tool call waits for a person, "open", or did so, "answered"; `now` ends what is open of an active run.
  */
-export function waterfall(run, activity, { hasWaited, isActive, now = new Date() }) {
-  const rows = rowsOf(run, activity, hasWaited);
+export function waterfall(run, activity, { waitOf, isActive, now = new Date() }) {
+  const rows = rowsOf(run, activity, waitOf);
   if (!rows.length) return null;
   const start = Math.min(new Date(run.started_at ?? run.created_at), ...rows.map((row) => new Date(row.from)));
   const last = Math.max(...rows.map((row) => new Date(row.to ?? row.from)));
@@ -22,15 +22,15 @@ export function waterfall(run, activity, { hasWaited, isActive, now = new Date()
   return h(
     "section.block", { id: "run-waterfall" }, h("h3", {}, `Steps (${rows.length})`),
     axis(start, end),
-    h("ol.waterfall", {}, shown.map((row) => rowView(row, { share, isActive, start, end }))),
+    h("ol.waterfall", {}, shown.map((row) => rowView(row, { share, status: run.status, isActive, start, end }))),
     rows.length > shown.length && h("p.empty-line", {}, `The first ${MOST_ROWS} are shown.`),
   );
 }
 
-function rowsOf(run, { steps = [], calls = [], waits = [], nodes = [] }, hasWaited) {
+function rowsOf(run, { steps = [], calls = [], waits = [], nodes = [] }, waitOf) {
   const others = [
     ...run.thinking_steps.map((step) => ({ from: step.at, to: step.at, kind: "thought", name: step.thought })),
-    ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, hasWaited: hasWaited(String(call.id)), values: { input: argumentsOf(call.input), output: call.output } })),
+    ...run.tool_calls.map((call) => ({ from: call.at, to: call.finished_at, kind: "tool", name: call.tool_name, isError: call.is_error, wait: waitOf(String(call.id)), values: { input: argumentsOf(call.input), output: call.output } })),
     ...steps.map((step) => ({ from: step.started_at, to: step.finished_at, kind: "step", name: step.name, isError: step.status === "failed", attempt: step.attempt, values: { result: step.result, error: step.error } })),
     ...nodes.map((node) => ({ from: node.started_at, to: node.ended_at, kind: "step", name: node.name, isOuter: true })),
     ...waits.map((wait) => ({ from: wait.started_at, to: wait.ended_at, kind: "wait", name: `waits for ${WAITS[wait.kind] ?? WAITS.signal}`, values: { key: wait.key, reason: wait.reason } })),
@@ -56,10 +56,19 @@ function axis(start, end) {
   );
 }
 
-function rowView(row, { share, isActive, start, end }) {
-  const length = row.to && duration(between(row.from, row.to));
-  const open = row.kind === "wait" ? "waiting" : "running";
-  const took = row.kind === "thought" ? "" : row.hasWaited ? "after an answer" : row.kind === "model" ? `≤ ${length}` : length || (isActive ? open : "no result");
+/** How long a row took, or what it does. The time that a person took to answer is not the tool's. */
+function timeOf({ kind, from, to, wait }, status, isActive) {
+  if (kind === "thought") return "";
+  // The event with the result may not be read yet.
+  if (wait === "answered" || (wait && status === "completed")) return "after an answer";
+  if (wait) return isActive ? "waits for a person" : "no result";
+  if (kind === "model") return `≤ ${duration(between(from, to))}`;
+  if (to) return duration(between(from, to));
+  return !isActive ? "no result" : kind === "wait" ? "waiting" : "running";
+}
+
+function rowView(row, { share, status, isActive, start, end }) {
+  const took = timeOf(row, status, isActive);
   const head = h(
     "div.waterfall-head", {}, icon(ICONS[row.kind]),
     row.kind === "thought" ? h("span.thought-text", {}, row.name) : h("code", {}, row.name),
