@@ -137,7 +137,7 @@ class TestChat:
         page = open_thread(thread)
         page.get_by_role("button", name="Pause updates").click()
         site.event(thread, "user_message", author="user", text="unseen")
-        expect(page.locator("#new-events")).to_contain_text("1 new events")
+        expect(page.locator("#new-events")).to_contain_text("1 new event: resume")
         page.goto(f"{site.url}/#/")
         expect(page.locator(".welcome")).to_be_visible()
         expect(page.locator("#new-events")).to_be_hidden()
