@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from cognizes.engine import Engine
-from cognizes.engine.memory.ingest import Remembered
 from cognizes.engine.memory.ranking import Candidate, rank
 from cognizes.engine.memory.recall import Recall, default_weights
-from cognizes.engine.memory.records import MemoryScope
+from cognizes.engine.memory.records import MemoryScope, Remembered
 from tests.engine_parts import database_of
 
 _CONVERSATIONS = 2
