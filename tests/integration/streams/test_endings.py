@@ -10,9 +10,10 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
-from cognizes.engine import ConflictError, DatabaseUnavailableError, Engine, StreamUnavailableError
+from cognizes.engine import ConflictError, DatabaseUnavailableError, Engine, LeaseLostError, StreamUnavailableError
 from cognizes.engine.errors import DatabaseError
 from cognizes.engine.pulse.session_store import thread_uuid
+from cognizes.engine.pulse.sessions import RunFence, fenced_by
 from cognizes.engine.streams.backend import RefusedWrites, SegmentWrite
 from cognizes.engine.streams.chunks import Segment, StreamKey, StreamStatus
 from tests.engine_parts import database_of
@@ -180,8 +181,8 @@ async def test_what_was_flushed_after_a_crash_hides_nothing_that_was_written_aga
     await pair.ours.streams.open(pair.thread_id, message_id="m")
     deltas = ["a", "b", "c", "d", "e"]
     backend = pair.ours.streams.backend
-    assert (await backend.write([SegmentWrite(key, "app", Segment.of(3, deltas[2:4]))])).incomplete == {key}
-    assert await backend.write([SegmentWrite(key, "app", Segment.of(1, deltas))]) == RefusedWrites()
+    assert (await backend.write([SegmentWrite(key, None, "app", Segment.of(3, deltas[2:4]))])).incomplete == {key}
+    assert await backend.write([SegmentWrite(key, None, "app", Segment.of(1, deltas))]) == RefusedWrites()
     page = await pair.other.streams.read(pair.thread_id, "m")
     assert [chunk.delta for chunk in page.chunks] == deltas
     assert await pair.other.streams.abort(pair.thread_id, "m") == 5
@@ -486,10 +487,66 @@ async def test_the_former_owner_of_a_stream_that_was_opened_again_cannot_end_it(
     await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
     async with pair.other.stream_message(pair.session, message_id="m", run_id="r") as message:
         await message.write("new")
+        await former.write("old")
         with pytest.raises(ConflictError, match="another producer"):
             await former.complete()
+        # Otherwise its deltas would be flushed a quarter of a second later.
+        assert former.live.is_lost
     (event,) = await pair.ours.sessions.events(pair.session)
     assert event.content["text"] == "new"
+
+
+async def test_the_former_owner_of_a_stream_that_was_opened_again_writes_no_chunk_into_it(pair: Pair) -> None:
+    """Its lease has not expired, and no extension has told it of the loss: the backend refuses its chunks."""
+    former = await pair.ours.stream_message(pair.session, message_id="m", run_id="r").open()
+    await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
+    async with pair.other.stream_message(pair.session, message_id="m", run_id="r") as message:
+        for delta in ("OLD1 ", "OLD2 ", "OLD3 "):
+            await former.write(delta)
+        await until(lambda: _is(former.live.is_lost))
+        with pytest.raises(ConflictError, match="no longer ours"):
+            await former.write("OLD4 ")
+        await message.write("new ")
+        await until(lambda: _is(message.live.flushed == 1))
+        (segments,) = (await pair.ours.streams.backend.read([(message.live.row.key, 0)], limit=10)).values()
+        assert [segment.text for segment in segments] == ["new "]
+    (event,) = await pair.ours.sessions.events(pair.session)
+    assert event.content["text"] == "new "
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+async def test_a_stream_whose_first_chunk_is_being_written_is_not_opened_again(pair: Pair, pool: asyncpg.Pool) -> None:
+    """The first chunk of its owner is committed after the stream was interrupted without one."""
+    former = await pair.ours.stream_message(pair.session, message_id="m", run_id="r").open()
+    key, owner = former.live.row.key, former.live.row.owner
+
+    async def waits_for_chunks() -> bool:
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+        return bool(opening.done() or await pool.fetchval(query))
+
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(
+            "SELECT write_chunks(ARRAY[$1::uuid], ARRAY['m'], ARRAY[$2::uuid], ARRAY['app'], ARRAY[1], ARRAY[1], "
+            "ARRAY['old'], ARRAY['\\x03'::bytea], ARRAY[]::text[])",
+            key.thread_id,
+            owner,
+        )
+        await pair.other.streams.interrupt_run(key.thread_id, "r")
+        opening = asyncio.create_task(pair.other.stream_message(pair.session, message_id="m").open())
+        await until(waits_for_chunks)
+    with pytest.raises(ConflictError, match="exists"):
+        await opening
+
+
+async def test_what_an_attempt_that_lost_its_run_wrote_is_flushed(pair: Pair) -> None:
+    """It cannot complete its message, but it owns the stream: the process that ends it finds all of the text."""
+    async with pair.ours.runs.start(pair.session) as run:
+        fence = RunFence(thread_uuid(pair.thread_id), run.id, 1)
+    message = await pair.ours.stream_message(pair.session, message_id="m", run_id=run.id).open()
+    await message.write("shown to readers of this process")
+    with fenced_by(fence), pytest.raises(LeaseLostError):
+        await message.complete()
+    await until(lambda: _reaches(pair, 1))
 
 
 async def test_an_id_whose_stream_left_text_stays_taken(pair: Pair) -> None:

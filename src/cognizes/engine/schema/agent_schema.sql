@@ -22,7 +22,7 @@ ALTER TABLE "public".schema_migrations ADD COLUMN IF NOT EXISTS revision integer
 
 DO $$
 BEGIN
-    IF (SELECT max(revision) > 62 OR max(number) > 151 FROM "public".schema_migrations) THEN
+    IF (SELECT max(revision) > 63 OR max(number) > 151 FROM "public".schema_migrations) THEN
         RAISE EXCEPTION 'a newer engine has migrated this database; use the agent_schema.sql of that engine';
     END IF;
 END
@@ -7496,6 +7496,7 @@ ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = 
                                  applied_at = now();
 
 -- streams/flush_chunks.sql
+-- `write_chunks` replaced it; servers of version 0.2.0 and earlier call it.
 -- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Return the
 -- places of the ranges whose predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must
 -- write its stream again from the start.
@@ -7527,7 +7528,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/flush_chunks.sql', 0, 'c822978447a87ca6ef5fc87e6de5e120a3bdd8dd764e8330ae32f7fc08c8a749', '0.2.0')
+VALUES ('streams/flush_chunks.sql', 0, '186eebee47b3b18976a9e3fa3b2c36da20caf39e4b278ef07d6054d05013bc4c', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7584,9 +7585,11 @@ BEGIN
         status := 'opened';
         RETURN;
     ELSE
-        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it nor
-        -- extend its lease, because the row has another owner, and without a lease it does not write a first chunk. A
-        -- stream that is still open is not taken over, even if its lease has expired: its chunks may be in Redis.
+        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it, nor
+        -- extend its lease, nor write chunks, because the row has another owner; this lock waits for the chunks that it
+        -- is writing now. A stream that is still open is not taken over, even if its lease has expired: its chunks may
+        -- be in Redis.
+        PERFORM pg_advisory_xact_lock(hashtextextended('streams', 0));
         UPDATE "public".message_streams s
            SET role = p_role, author = p_author, run_id = p_run_id, invocation_id = p_invocation_id, owner = p_owner,
                status = 'streaming', lease_expires_at = clock_timestamp() + p_lease,
@@ -7606,7 +7609,7 @@ END
 $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
-VALUES ('streams/open_stream.sql', 0, 'e5e991d49413cb688c3b8df39a89459a00c8a1bf24e1c90c9d9b351b0098e650', '0.2.0')
+VALUES ('streams/open_stream.sql', 0, '770158955a5aee8da47a3779484035dc65e43a3ebbb2f89807766c00168f59ae', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7647,6 +7650,60 @@ $$;
 
 INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
 VALUES ('streams/prune_streams.sql', 0, '0410c6dd6fb2f8f3677d7e15671d1641032a039c3ba2d0cfd7d7a447788c8bd9', '0.2.0')
+ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
+                                 applied_at = now();
+
+-- streams/write_chunks.sql
+-- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Return the
+-- places of the ranges that a producer has to know of:
+--   lost        the stream ended, or another process opened it again: nothing was written
+--   incomplete  the predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must write its
+--               stream again from the start
+CREATE OR REPLACE FUNCTION "public".write_chunks(
+    p_threads uuid[], p_message_ids text[], p_owners uuid[], p_app_names text[], p_firsts bigint[], p_lasts bigint[],
+    p_deltas text[], p_lengths bytea[], p_payloads text[]
+) RETURNS TABLE (place bigint, refusal text) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_lost bigint[];
+BEGIN
+    -- open_stream waits for this lock before it opens a stream again: either it sees the chunks, or the owner differs.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('streams', 0));
+    SELECT coalesce(array_agg(written.place), '{}') INTO v_lost
+      FROM unnest(p_threads, p_message_ids, p_owners) WITH ORDINALITY AS written (thread_id, message_id, owner, place)
+     WHERE NOT EXISTS (
+            SELECT FROM "public".message_streams s
+             WHERE s.thread_id = written.thread_id AND md5(s.message_id) = md5(written.message_id)
+               AND s.status = 'streaming' AND s.owner IS NOT DISTINCT FROM written.owner);
+    -- A rewritten stream may have a range with the same end as an existing one: keep the longer range.
+    INSERT INTO "public".message_chunks AS known (thread_id, message_id, app_name, first_sequence, sequence, delta, lengths)
+    SELECT thread_id, message_id, app_name, first, last, delta, lengths
+      FROM unnest(p_threads, p_message_ids, p_app_names, p_firsts, p_lasts, p_deltas, p_lengths) WITH ORDINALITY
+           AS written (thread_id, message_id, app_name, first, last, delta, lengths, place)
+     WHERE place <> ALL (v_lost)
+    ON CONFLICT (thread_id, md5(message_id), sequence) DO UPDATE
+        SET first_sequence = EXCLUDED.first_sequence, delta = EXCLUDED.delta, lengths = EXCLUDED.lengths
+      WHERE EXCLUDED.first_sequence < known.first_sequence;
+    PERFORM pg_notify('stream_moved', payload) FROM unnest(p_payloads) AS notification (payload);
+    RETURN QUERY
+    SELECT lost.place, 'lost' FROM unnest(v_lost) AS lost (place)
+    UNION ALL
+    SELECT written.place, 'incomplete'
+      FROM unnest(p_threads, p_message_ids, p_firsts) WITH ORDINALITY AS written (thread_id, message_id, first, place)
+     WHERE written.first > 1 AND written.place <> ALL (v_lost) AND NOT EXISTS (
+            SELECT FROM "public".message_chunks c
+             WHERE c.thread_id = written.thread_id AND md5(c.message_id) = md5(written.message_id)
+               AND c.sequence = written.first - 1);
+END
+$$;
+
+INSERT INTO "public".schema_migrations (name, number, checksum, engine_version)
+VALUES ('streams/write_chunks.sql', 0, 'f40b50feb293c02d27dfa1a61eee81ebd7b70c4b65e30a9c0d9d888feafa3bbb', '0.2.0')
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
@@ -7722,5 +7779,5 @@ VALUES ('webhooks/queue_webhooks.sql', 0, '44ef5ce604edc38392e523dcdd04e386011d6
 ON CONFLICT (name) DO UPDATE SET checksum = EXCLUDED.checksum, engine_version = EXCLUDED.engine_version,
                                  applied_at = now();
 
-UPDATE "public".schema_migrations SET revision = 62 WHERE number = 0;
+UPDATE "public".schema_migrations SET revision = 63 WHERE number = 0;
 COMMIT;

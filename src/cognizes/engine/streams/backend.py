@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+from uuid import UUID
 
 from cognizes.engine.database import Database
 from cognizes.engine.database.documents import escape_text, unescape_text
@@ -18,7 +19,10 @@ from cognizes.engine.streams.chunks import Segment, StreamKey, format_notificati
 
 @dataclass(frozen=True)
 class SegmentWrite:
+    """A segment to write. `owner` is the process that opened the stream: one that has another owner now refuses it."""
+
     key: StreamKey
+    owner: UUID | None
     app_name: str
     segment: Segment
 
@@ -29,10 +33,12 @@ class RefusedWrites:
 
     `incomplete` streams lack the preceding chunks, because the backend lost them: the producer writes them again from
     the first chunk. `frozen` streams are being ended by another process: the producer keeps its chunks and retries.
+    `lost` streams ended, or another process opened them again: the producer can write them no longer.
     """
 
     incomplete: set[StreamKey] = field(default_factory=set)
     frozen: set[StreamKey] = field(default_factory=set)
+    lost: set[StreamKey] = field(default_factory=set)
 
 
 OnNotification = Callable[[str], None]
@@ -79,6 +85,10 @@ class ChunkBackend(Protocol):
         """Accept writes again, because the message was not stored."""
         ...
 
+    async def reopen(self, key: StreamKey, owner: UUID | None) -> None:
+        """Accept writes again, from the new owner of the stream only."""
+        ...
+
     async def delete(self, keys: Sequence[StreamKey]) -> None:
         """Delete the chunks of streams whose threads were deleted."""
         ...
@@ -109,9 +119,10 @@ class PostgresBackend:
         heads = {write.key.address: write.segment.last_sequence for write in writes}
         segments = [write.segment for write in writes]
         rows = await self._database.fetch(
-            "flush_chunks",
+            "write_chunks",
             [write.key.thread_id for write in writes],
             [write.key.message_id for write in writes],
+            [write.owner for write in writes],
             [write.app_name for write in writes],
             [segment.first_sequence for segment in segments],
             [segment.last_sequence for segment in segments],
@@ -119,7 +130,10 @@ class PostgresBackend:
             [segment.lengths for segment in segments],
             list(format_notifications(heads.items())),
         )
-        return RefusedWrites(incomplete={writes[row["place"] - 1].key for row in rows})
+        refused = RefusedWrites()
+        for row in rows:
+            (refused.lost if row["refusal"] == "lost" else refused.incomplete).add(writes[row["place"] - 1].key)
+        return refused
 
     async def append(self, key: StreamKey, segment: Segment) -> tuple[str, int]:
         """Append under the lock of the stream's row."""
@@ -165,6 +179,9 @@ class PostgresBackend:
 
     async def unfreeze(self, key: StreamKey) -> None:
         """Do nothing: there is no freeze."""
+
+    async def reopen(self, key: StreamKey, owner: UUID | None) -> None:
+        """Do nothing: the row of the stream has the owner."""
 
     async def delete(self, keys: Sequence[StreamKey]) -> None:
         """Do nothing: deleting a thread deletes its chunks."""

@@ -18,6 +18,7 @@ from cognizes.engine.errors import (
     ConflictError,
     DatabaseUnavailableError,
     EngineError,
+    LeaseLostError,
     NotFoundError,
     PoolTimeoutError,
     StreamUnavailableError,
@@ -86,8 +87,10 @@ class StreamEndings:
             if is_stored:
                 ending = await self._fit(live.row, ending)
             return await self._end(live.row, ending, owner=self._owner, is_stored=is_stored)
-        except (ConflictError, NotFoundError):
+        except (ConflictError, NotFoundError) as error:
             self._live.pop(live.row.key, None)
+            # An attempt that lost its run still owns the stream: another process stores the text that is flushed.
+            live.is_lost = not isinstance(error, LeaseLostError)
             raise
         except BaseException:
             # This process still owns it: the caller may retry or write on.
@@ -173,18 +176,25 @@ class StreamEndings:
                     status = ending.status if row.owner == self._owner else StreamStatus.COMPLETED
                     ending, is_stored = await self._fit(row, replace(ending, status=status)), True
                 case "alive" | "lost":
-                    await self.unfreeze(row.key)
+                    await self._unfreeze(row.key)
                     break
                 case _:
                     break
         return self._after_end(row, ending, answer)
 
-    async def unfreeze(self, key: StreamKey) -> None:
+    async def _unfreeze(self, key: StreamKey) -> None:
         """Let the producer write on: now, or when the freeze has expired."""
         try:
             await self._backend.unfreeze(key)
         except StreamUnavailableError as error:
-            logger.debug("the stream of message %.80r stays frozen until the freeze expires: %s", key.message_id, error)
+            _log_frozen(key, error)
+
+    async def reopen(self, row: StreamRow) -> None:
+        """Let the new owner of a stream that was opened again write: now, or when the freeze has expired."""
+        try:
+            await self._backend.reopen(row.key, row.owner)
+        except StreamUnavailableError as error:
+            _log_frozen(row.key, error)
 
     def _after_end(self, row: StreamRow, ending: Ending, answer: EndAnswer) -> int:
         name = repr(row.key.message_id[:80])
@@ -384,6 +394,10 @@ class StreamLeases:
         written = await self._backend.heads(list(flushed)) if flushed else {}
         lost: Iterable[StreamKey] = (key for key, sequence in flushed.items() if written.get(key, 0) < sequence)
         self._flusher.rewrite([live for key in lost if (live := self._live.get(key)) is not None])
+
+
+def _log_frozen(key: StreamKey, error: StreamUnavailableError) -> None:
+    logger.debug("the stream of message %.80r stays frozen until the freeze expires: %s", key.message_id, error)
 
 
 def check_reason(finish_reason: str | None) -> str | None:

@@ -341,9 +341,10 @@ class MessageStreams:
         opened = await self.rows.open(
             key, role=role, author=author, run_id=run_id, invocation_id=invocation_id, owner=owner
         )
+        row = StreamRow(key, role, author, run_id, owner=owner, began_after=opened.began_after)
         if opened.is_reopened:
-            await self.endings.unfreeze(key)
-        return StreamRow(key, role, author, run_id, owner=owner, began_after=opened.began_after), opened.app_name
+            await self.endings.reopen(row)
+        return row, opened.app_name
 
     # Writing, by producers without an object
 

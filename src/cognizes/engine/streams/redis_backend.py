@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
@@ -40,19 +41,24 @@ _ANSWER_SECONDS = 10.0
 _PING_SECONDS = 2.0
 _FREEZE_SECONDS = 120
 """Longer than storing a message takes, retries included."""
-_INCOMPLETE, _FROZEN = 0, 2
+_FROZEN_FOR_ALL = "1"
+"""The value of a freeze while a stream is being ended; of one that was opened again, the freeze names its owner."""
+_NO_OWNER = "-"
+_INCOMPLETE, _FROZEN, _LOST = 0, 2, 3
 
 # Redis runs a script atomically: a reader never sees a stream that is being rewritten.
 _WRITE = """
-if redis.call('EXISTS', KEYS[2]) == 1 then return 2 end
+local writer = redis.call('GET', KEYS[2])
+if writer == '1' then return 2 end
+if writer and writer ~= ARGV[3] then return 3 end
 local last = 0
-if tonumber(ARGV[3]) == 1 then
+if tonumber(ARGV[4]) == 1 then
     redis.call('DEL', KEYS[1])
 else
     local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
     if tail[1] then last = tonumber(string.match(tail[1][1], '^%d+')) end
 end
-for place = 3, #ARGV, 4 do
+for place = 4, #ARGV, 4 do
     if tonumber(ARGV[place]) > last + 1 then return 0 end
     if tonumber(ARGV[place + 1]) > last then
         redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[place + 1] .. '-0',
@@ -67,7 +73,8 @@ _APPEND = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local last = 0
 if tail[1] then last = tonumber(string.match(tail[1][1], '^%d+')) end
-if redis.call('EXISTS', KEYS[2]) == 1 then return {'ended', last} end
+local writer = redis.call('GET', KEYS[2])
+if writer and writer ~= '-' then return {'ended', last} end
 local first = tonumber(ARGV[3])
 if first <= last then return {'known', last} end
 if first > last + 1 then return {'gap', last} end
@@ -155,6 +162,7 @@ class RedisBackend:
     async def write(self, writes: Sequence[SegmentWrite]) -> RefusedWrites:
         """Write with one pipeline for all streams and the notification."""
         segments: dict[StreamKey, list[Segment]] = {}
+        writers = {write.key: _writer(write.owner) for write in writes}
         for write in writes:
             segments.setdefault(write.key, []).append(write.segment)
         heads = [(key.address, found[-1].last_sequence) for key, found in segments.items()]
@@ -162,7 +170,7 @@ class RedisBackend:
         with _translated():
             pipeline = self._connected.pipeline(**self._plain)
             for key, found in segments.items():
-                arguments = [item for segment in found for item in _fields(segment)]
+                arguments = [writers[key], *(item for segment in found for item in _fields(segment))]
                 pipeline.eval(
                     _WRITE, 2, _name(key), _freeze_name(key), _SEGMENTS_KEPT, self._kept_milliseconds, *arguments
                 )
@@ -179,6 +187,7 @@ class RedisBackend:
         return RefusedWrites(
             incomplete={key for key, answer in answered.items() if answer == _INCOMPLETE},
             frozen={key for key, answer in answered.items() if answer == _FROZEN},
+            lost={key for key, answer in answered.items() if answer == _LOST},
         )
 
     async def append(self, key: StreamKey, segment: Segment) -> tuple[str, int]:
@@ -222,11 +231,16 @@ class RedisBackend:
     async def freeze(self, key: StreamKey) -> None:
         """Set a key with an expiry that the write scripts check."""
         with _translated():
-            await self._connected.set(_freeze_name(key), 1, ex=_FREEZE_SECONDS)
+            await self._connected.set(_freeze_name(key), _FROZEN_FOR_ALL, ex=_FREEZE_SECONDS)
 
     async def unfreeze(self, key: StreamKey) -> None:
         with _translated():
             await self._connected.delete(_freeze_name(key))
+
+    async def reopen(self, key: StreamKey, owner: UUID | None) -> None:
+        """Keep the freeze for all other processes, as long as the chunks: the former owner may still write."""
+        with _translated():
+            await self._connected.set(_freeze_name(key), _writer(owner), px=self._kept_milliseconds)
 
     async def delete(self, keys: Sequence[StreamKey]) -> None:
         with _translated():
@@ -304,6 +318,10 @@ def _name(key: StreamKey) -> str:
 def _freeze_name(key: StreamKey) -> str:
     thread_id, digest = key.address
     return f"cognizes:{{{thread_id}:{digest}}}:sealed"
+
+
+def _writer(owner: UUID | None) -> str:
+    return str(owner) if owner is not None else _NO_OWNER
 
 
 def _fields(segment: Segment) -> tuple[int, int, bytes, bytes]:

@@ -263,7 +263,7 @@ class Flusher:
 
     async def _send(self, taken: list[_Part]) -> None:
         writes = [
-            SegmentWrite(part.message.row.key, part.message.app_name, segment)
+            SegmentWrite(part.message.row.key, part.message.row.owner, part.message.app_name, segment)
             for part in taken
             for segment in part.segments
         ]
@@ -272,6 +272,11 @@ class Flusher:
             if part.message.row.key in refused.frozen:
                 # Another process is ending it. Either its lease shows that it is lost, or the freeze goes.
                 self.schedule(part.message)
+                continue
+            if part.message.row.key in refused.lost:
+                # If it is being ended here, PostgreSQL tells the caller whether this process ended it.
+                if not part.message.is_closing:
+                    part.message.is_lost = True
                 continue
             part.message.flushed = max(part.message.flushed, part.head)
             part.message.unflushed -= part.unflushed

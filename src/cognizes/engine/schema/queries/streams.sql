@@ -6,8 +6,8 @@ SELECT ended.*
   FROM {schema}.check_fence($1, $14, $15),
        {schema}.end_stream($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11, $12, $13) AS ended;
 
--- flush_chunks: Write the new chunks of all streams of a process.
-SELECT {schema}.flush_chunks($1, $2, $3, $4, $5, $6, $7, $8) AS place;
+-- write_chunks: Write the new chunks of all streams of a process.
+SELECT place, refusal FROM {schema}.write_chunks($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- append_chunks: Append to a stream without an owning process.
 SELECT * FROM {schema}.append_chunks($1, $2, $3, $4, $5, $6, $7);

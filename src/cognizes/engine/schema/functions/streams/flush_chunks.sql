@@ -1,3 +1,4 @@
+-- `write_chunks` replaced it; servers of version 0.2.0 and earlier call it.
 -- Write the new chunks of all streams of a process and notify once. Writing a range again changes nothing. Return the
 -- places of the ranges whose predecessor is missing: PostgreSQL crashed and truncated the table, so the producer must
 -- write its stream again from the start.

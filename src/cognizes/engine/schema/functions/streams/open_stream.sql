@@ -36,9 +36,11 @@ BEGIN
         status := 'opened';
         RETURN;
     ELSE
-        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it nor
-        -- extend its lease, because the row has another owner, and without a lease it does not write a first chunk. A
-        -- stream that is still open is not taken over, even if its lease has expired: its chunks may be in Redis.
+        -- A stream that was interrupted before its first chunk stored nothing. Its former owner can neither end it, nor
+        -- extend its lease, nor write chunks, because the row has another owner; this lock waits for the chunks that it
+        -- is writing now. A stream that is still open is not taken over, even if its lease has expired: its chunks may
+        -- be in Redis.
+        PERFORM pg_advisory_xact_lock(hashtextextended('streams', 0));
         UPDATE {schema}.message_streams s
            SET role = p_role, author = p_author, run_id = p_run_id, invocation_id = p_invocation_id, owner = p_owner,
                status = 'streaming', lease_expires_at = clock_timestamp() + p_lease,
