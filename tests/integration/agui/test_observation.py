@@ -10,6 +10,7 @@ import pytest
 
 from cognizes.engine import Engine, Event, Session
 from cognizes.engine.agui.observation import Observation, started
+from cognizes.engine.pulse.events import EventLog, EventPage
 from tests.engine_parts import observer_of
 from tests.unittests.agui.conftest import Part, call, response, said
 from tests.unittests.agui.legality import assert_legal
@@ -114,6 +115,29 @@ async def test_a_run_taken_up_in_the_middle_knows_what_came_before(engine: Engin
     assert frames[1]["snapshot"] == {"n": 1}
     assert [interrupt["id"] for interrupt in frames[-1]["outcome"]["interrupts"]] == ["q1"]
     assert [number for number in watched.numbers if number] == [seen + 1, seen + 2]
+
+
+async def test_a_reader_of_a_cancelled_run_does_not_read_the_rest_of_its_thread(
+    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.runs.create(session, run_id="r", running=True)
+    await engine.runs.cancel(session.thread_id, "r")
+    await append(engine, session, "r", said("stored after the cancellation"))
+    await asyncio.gather(*(append(engine, session, "later", said("more")) for _ in range(500)))
+    read_page, read = EventLog.read_page, list[Event]()
+
+    async def counted(log: EventLog, *arguments: Any, **named: Any) -> EventPage:
+        page = await read_page(log, *arguments, **named)
+        read.extend(page.events)
+        return page
+
+    monkeypatch.setattr(EventLog, "read_page", counted)
+    frames = await Watched(observer_of(engine).observe_run("r")).end()
+    assert_legal(frames)
+    assert [frame["delta"] for frame in frames if "delta" in frame] == ["stored after the cancellation"]
+    assert frames[-1]["outcome"]["type"] == "cancelled"
+    # A page of the feed with the cancellation, and one with what follows it.
+    assert len(read) <= 2 * 128
 
 
 async def test_a_thread_that_is_deleted_ends_the_observation(engine: Engine, session: Session) -> None:

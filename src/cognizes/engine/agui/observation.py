@@ -119,22 +119,19 @@ class Observer:
 
     async def _events_after_cancellation(self, cancelled: Event) -> AsyncGenerator[Event, None]:
         """Yield the events that a cancelled run has behind its cancellation, until none of its streams is open."""
-        thread, reached = thread_uuid(cancelled.thread_id), cancelled.sequence_num or 0
-        head = (await self._sessions.get_thread(thread)).last_sequence
-        streaming: set[str] = set()
-        async with aclosing(self._feed.follow(thread, reached, streams=StreamView.HEADS)) as pages:
+        thread, run_id, reached = thread_uuid(cancelled.thread_id), cancelled.run_id or "", cancelled.sequence_num or 0
+        last: int | None = None
+        is_streaming = True
+        async with aclosing(self._feed.follow_run(run_id, reached, thread, streams=StreamView.HEADS)) as pages:
             async for items in pages:
+                if last is None or any(isinstance(item, StreamEnd) for item in items):
+                    # A stream ends in one transaction with its event, and the subscription delivers later ends.
+                    last, is_streaming = await self._runs.read_tail(thread, run_id)
                 for item in items:
-                    match item:
-                        case Event():
-                            reached = item.sequence_num or reached
-                            if item.run_id == cancelled.run_id:
-                                yield item
-                        case Chunks() if item.head.run_id == cancelled.run_id:
-                            streaming.add(item.head.message_id)
-                        case StreamEnd():
-                            streaming.discard(item.head.message_id)
-                if reached >= head and not streaming:
+                    if isinstance(item, Event):
+                        reached = item.sequence_num or reached
+                        yield item
+                if reached >= last and not is_streaming:
                     return
 
     async def _read(self, thread: UUID) -> History:

@@ -141,6 +141,12 @@ class RunReader:
             raise NotFoundError(f"there is no run {run_id} in thread {thread_id}")
         return run_from_row(row)
 
+    async def read_tail(self, thread_id: UUID, run_id: str) -> tuple[int, bool]:
+        """Return the sequence of the last event of a run, and whether one of its streams is open."""
+        row = await self._database.fetch_row("read_run_tail", thread_id, run_id)
+        assert row is not None  # noqa: S101 - the query always returns a row
+        return row["last_sequence"] or 0, row["is_streaming"]
+
     async def list(self, thread_id: str | UUID, *, limit: int = 100) -> _Runs:
         return [run_from_row(row) for row in await self._database.fetch("list_runs", thread_uuid(thread_id), limit)]
 

@@ -89,6 +89,11 @@ SELECT correlation_key, source, payload::text AS payload, used_at FROM {schema}.
 -- count_open_runs: Count the runs that have not ended, by status.
 SELECT status, count(*) AS runs FROM {schema}.runs WHERE status IN ('pending', 'running', 'waiting') GROUP BY status;
 
+-- read_run_tail: Read the sequence of the last event of a run, and whether one of its streams is open.
+SELECT (SELECT max(e.sequence_num) FROM {schema}.events e WHERE e.run_id = $2 AND e.thread_id = $1) AS last_sequence,
+       EXISTS (SELECT FROM {schema}.message_streams s
+                WHERE s.thread_id = $1 AND s.run_id = $2 AND s.status = 'streaming') AS is_streaming;
+
 -- begin_step: Start a step of a run, unless it has finished. Returns the step as it was before.
 WITH fence AS (
     SELECT {schema}.check_fence($1, $2, $3) AS is_held
