@@ -146,6 +146,25 @@ async def test_a_call_is_shared_by_the_tasks_of_one_step_only() -> None:
     assert await asyncio.gather(*first, other, later) == [1, 1, 1, 2, 3]
 
 
+async def test_a_running_call_is_joined_if_its_result_does_not_change() -> None:
+    calls = SharedCalls(joins_running=True)
+    gate, made = asyncio.Event(), list[int]()
+
+    async def read() -> int:
+        made.append(len(made))
+        await gate.wait()
+        return made[-1]
+
+    first = asyncio.create_task(calls.call("a", read))
+    while not made:
+        await asyncio.sleep(0)
+    later = asyncio.create_task(calls.call("a", read))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(first, later) == [0, 0]
+    assert await calls.call("a", read) == 1
+
+
 async def test_a_cancelled_caller_cancels_no_shared_call() -> None:
     calls = SharedCalls()
     gate = asyncio.Event()

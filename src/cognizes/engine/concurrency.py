@@ -209,11 +209,13 @@ class SharedCalls:
     """Shares a call between the tasks that ask for it in one step of the event loop.
 
     Tasks that a batch answers, for example, read the same row at the same moment. A task that asks later gets a call of
-    its own: it must see what was committed before it asked.
+    its own: it must see what was committed before it asked. With `joins_running`, for reads of what does not change, it
+    gets the result of a call that is running.
     """
 
-    def __init__(self) -> None:
-        self._starting: dict[Hashable, asyncio.Task[Any]] = {}
+    def __init__(self, *, joins_running: bool = False) -> None:
+        self._joins_running = joins_running
+        self._calls: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def call(self, key: Hashable, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
         """Return the result of `attempt`, or of that of another task with the same key.
@@ -221,14 +223,19 @@ class SharedCalls:
         It runs in a task of its own with an empty context. A cancelled caller does not cancel it.
         """
         place = asyncio.get_running_loop(), key
-        task: asyncio.Task[_Result] | None = self._starting.get(place)
+        task: asyncio.Task[_Result] | None = self._calls.get(place)
         if task is None:
-            task = self._starting[place] = create_shared_task(self._start(place, attempt), name="shared-call")
+            task = self._calls[place] = create_shared_task(self._start(place, attempt), name="shared-call")
         return await asyncio.shield(task)
 
     async def _start(self, place: Hashable, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
-        del self._starting[place]
-        return await attempt()
+        if not self._joins_running:
+            del self._calls[place]
+            return await attempt()
+        try:
+            return await attempt()
+        finally:
+            del self._calls[place]
 
 
 async def retry_while_unavailable(

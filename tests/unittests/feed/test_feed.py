@@ -27,6 +27,7 @@ from cognizes.engine.feed import (
 )
 from cognizes.engine.feed.thread_channel import FeedPage, FeedSizes
 from cognizes.engine.models import Event
+from cognizes.engine.pulse.events import EventLog, EventPage
 from cognizes.engine.streams.chunks import Segment, StreamHead, StreamKey, StreamRow, format_notifications
 from cognizes.engine.streams.writer import LiveMessage
 from cognizes.engine.supervision import Supervisor
@@ -492,6 +493,50 @@ async def test_subscribers_that_are_behind_read_the_same_pages_once(live: Live) 
     for after, following in enumerate(followers):
         assert await following == list(range(after + 1, 81))
     assert live.log.queries - before == 8 + 9, "the first pages differ; the nine others are read once"
+    await first.aclose()
+
+
+@pytest.fixture
+def page_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of the pages that are read from the database."""
+    read_page, positions = EventLog.read_page, list[int]()
+
+    async def noted(log: EventLog, thread: UUID, *, after: int = 0, limit: int = 1000) -> EventPage:
+        positions.append(after)
+        return await read_page(log, thread, after=after, limit=limit)
+
+    monkeypatch.setattr(EventLog, "read_page", noted)
+    return positions
+
+
+async def test_pages_that_are_too_large_for_memory_are_read_once(live: Live, page_reads: list[int]) -> None:
+    thread = live.log.create(300)
+    for row in live.log.threads[thread]:
+        row["bytes"] = 40_000
+    live.log.page_bytes = 4 << 20
+    first = live.feed.follow(thread, after=300)
+    await anext(first)
+    held = live.log.hold("read_events")
+    followers = [asyncio.create_task(numbers(live.feed.events(thread), 300)) for _ in range(15)]
+    await held.reached.wait()
+    followers += [asyncio.create_task(numbers(live.feed.events(thread), 300)) for _ in range(15)]
+    await idle()
+    held.released.set()
+    for following in followers:
+        assert await following == list(range(1, 301))
+    assert page_reads == [0, 104, 128, 232, 256]
+    await first.aclose()
+
+
+async def test_a_page_that_its_size_ends_stays_in_memory(live: Live, page_reads: list[int]) -> None:
+    thread = live.log.create(40)
+    for row in live.log.threads[thread]:
+        row["bytes"] = 40_000
+    first = live.feed.follow(thread, after=40)
+    await anext(first)
+    for _ in range(2):
+        assert await numbers(live.feed.events(thread), 40) == list(range(1, 41))
+    assert page_reads == [0, 26]
     await first.aclose()
 
 

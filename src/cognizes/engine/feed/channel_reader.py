@@ -21,7 +21,7 @@ from uuid import UUID
 import asyncpg
 from cachetools import LRUCache
 
-from cognizes.engine.concurrency import KeyedLock, WakeUp, retry_while_unavailable
+from cognizes.engine.concurrency import SharedCalls, WakeUp, retry_while_unavailable
 from cognizes.engine.database import Database
 from cognizes.engine.errors import (
     DatabaseUnavailableError,
@@ -32,8 +32,7 @@ from cognizes.engine.errors import (
     PoolTimeoutError,
 )
 from cognizes.engine.feed.thread_channel import FeedPage, FeedSizes, StreamView, ThreadChannel
-from cognizes.engine.models import Event
-from cognizes.engine.pulse.events import EventLog
+from cognizes.engine.pulse.events import EventLog, EventPage
 from cognizes.engine.streams.chunks import MAX_PAGE, ChunkPage, StreamKey, StreamStatus, parse_notifications
 from cognizes.engine.streams.message_streams import MessageStreams
 from cognizes.engine.streams.stream_rows import read_row
@@ -104,7 +103,7 @@ class ChannelReader:
         self._pages: LRUCache[_PageKey, FeedPage] = LRUCache(
             _PAGES_BYTES, getsizeof=lambda page: page.size + (len(page) + 1) * _EVENT_OVERHEAD
         )
-        self._page_reads = KeyedLock()
+        self._page_reads = SharedCalls(joins_running=True)
         self._channels: dict[UUID, ThreadChannel] = {}
         self._due_events: _WorkSet[UUID] = _WorkSet()
         self._due_streams: _WorkSet[UUID] = _WorkSet()
@@ -192,13 +191,12 @@ class ChannelReader:
     def find_page(self, channel: ThreadChannel, after: int, run_id: str | None) -> FeedPage | None:
         """Return the events after a sequence, of one run or of all; None if they are not in memory."""
         key = (channel.number, after, run_id)
-        if (page := self._pages.get(key)) is not None:
-            is_full = page.last_sequence % self._sizes.subscriber_page == 0
-            if is_full or page.last_sequence == channel.head:
-                return page
+        page = self._pages.get(key)
+        if page is not None and (page.is_full or page.last_sequence == channel.head):
+            return page
         if (recent := channel.recent_after(after, limit=self._page_limit(after))) is None:
             return None
-        return self._keep_page(key, [event for event, _ in recent], sum(size for _, size in recent))
+        return self._keep_page(key, EventPage([event for event, _ in recent], False, sum(size for _, size in recent)))
 
     async def read_page(self, channel: ThreadChannel, after: int, run_id: str | None) -> FeedPage | None:
         """Read a page from the database, once for all subscribers that wait for it; None if there are no events.
@@ -206,22 +204,23 @@ class ChannelReader:
         `open_channel` has checked that the tenants of these subscribers may see the thread.
         """
         key = (channel.number, after, run_id)
-        async with self._page_reads.acquire(key):
-            if (page := self.find_page(channel, after, run_id)) is not None:
-                return page
-            found = await self._retry(
-                self._log.read_page, channel.thread_id, after=after, limit=self._page_limit(after)
-            )
-            return self._keep_page(key, found.events, found.size) if found.events else None
+
+        async def read() -> FeedPage | None:
+            limit = self._page_limit(after)
+            found = await self._retry(self._log.read_page, channel.thread_id, after=after, limit=limit)
+            return self._keep_page(key, found) if found.events else None
+
+        return await self._page_reads.call(key, read)
 
     def _page_limit(self, after: int) -> int:
         return self._sizes.subscriber_page - after % self._sizes.subscriber_page
 
-    def _keep_page(self, key: _PageKey, events: list[Event], size: int) -> FeedPage:
-        run_id = key[2]
-        mine = events if run_id is None else [event for event in events if event.run_id == run_id]
-        page = FeedPage(mine, last_sequence=events[-1].sequence_num or key[1], size=size)
-        if size < _PAGES_BYTES // 4:
+    def _keep_page(self, key: _PageKey, found: EventPage) -> FeedPage:
+        run_id, last = key[2], found.events[-1].sequence_num or key[1]
+        mine = found.events if run_id is None else [event for event in found.events if event.run_id == run_id]
+        is_full = found.has_more or last % self._sizes.subscriber_page == 0
+        page = FeedPage(mine, last_sequence=last, size=found.size, is_full=is_full)
+        if page.size < _PAGES_BYTES // 4:
             self._pages[key] = page
         return page
 

@@ -71,15 +71,16 @@ class FeedPage(list[FeedItem]):
     """The next events of all subscribers at one position, with what an encoder made of them.
 
     `last_sequence` is the last event that the page covers: of a page for a run, it may belong to another run. `size` is
-    the JSON size of all covered events.
+    the JSON size of all covered events. More events do not fit into a page that `is_full`.
     """
 
-    __slots__ = ("_encoded", "last_sequence", "size")
+    __slots__ = ("_encoded", "is_full", "last_sequence", "size")
 
-    def __init__(self, items: Iterable[Event], *, last_sequence: int, size: int) -> None:
+    def __init__(self, items: Iterable[Event], *, last_sequence: int, size: int, is_full: bool) -> None:
         super().__init__(items)
         self.last_sequence = last_sequence
         self.size = size
+        self.is_full = is_full
         self._encoded: tuple[object, object] | None = None
 
     def encoded(self, encode: Callable[[list[FeedItem]], _Encoded]) -> _Encoded:
