@@ -737,6 +737,91 @@ async def test_a_stream_without_an_event_ends_with_a_stream_end(live: Live) -> N
     await pages.aclose()
 
 
+async def test_one_refresh_reads_the_end_of_a_stream_and_the_stream_that_was_opened_again(live: Live) -> None:
+    thread = live.log.create()
+    live.log.runs |= {"old": thread, "new": thread}
+    key = live.log.open_stream(thread, "m", run_id="old")
+    of_old, of_new = live.feed.follow_run("old"), live.feed.follow_run("new")
+    for pages in (of_old, of_new):
+        assert await anext(pages) == []
+    live.log.streams[thread][0] |= {"run_id": "new", "owner": uuid4()}
+    live.listener.notify_stream(key, 0, status="interrupted")
+    live.listener.notify_stream(key, 0)
+    live.stream(key, "text")
+    assert described(await read(of_new, bool)) == ["text"]
+    assert described(await read(of_old, bool)) == ["interrupted"]
+    for pages in (of_old, of_new):
+        await pages.aclose()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_a_stream_of_this_process_is_replaced_by_the_one_that_was_opened_again(
+    live: Live, is_local: bool
+) -> None:
+    """Subscribers of this process received text that no other process has; they receive all of the new one."""
+    thread = live.log.create()
+    key = live.log.open_stream(thread, "m")
+    pages = live.feed.follow(thread)
+    assert await anext(pages) == []
+    live.streams.write(key, 0).add("old")
+    assert described(await read(pages, bool)) == ["old"]
+    live.log.streams[thread][0] |= {"owner": uuid4()}
+    if is_local:
+        live.streams.write(key, 0).add("new")
+    else:
+        del live.streams.live[key]
+        live.stream(key, "new", notify=False)
+        await live.feed.sweep()
+    assert described(await read(pages, lambda found: len(found) >= 2)) == ["interrupted", "new"]
+    await pages.aclose()
+
+
+async def test_a_stream_is_not_replaced_by_a_row_that_was_read_before_it_was_opened_again(live: Live) -> None:
+    thread = live.log.create()
+    key = live.log.open_stream(thread, "m")
+    pages = live.feed.follow(thread)
+    assert await anext(pages) == []
+    held = live.log.hold("read_feed_heads")
+    sweeping = asyncio.create_task(live.feed.sweep())
+    await held.reached.wait()
+    live.append(thread)
+    live.log.streams[thread][0] |= {"owner": uuid4(), "began_after": 1}
+    live.listener.notify_stream(key, 0, status="interrupted")
+    assert described(await read(pages, lambda found: len(found) >= 2)) == [1, "interrupted"]
+    held.released.set()
+    await sweeping
+    live.stream(key, "text")
+    assert described(await read(pages, bool)) == ["text"]
+    await pages.aclose()
+
+
+async def test_a_stream_is_read_back_before_this_process_has_its_message(live: Live) -> None:
+    thread = live.log.create()
+    key = live.log.open_stream(thread, "m")
+    pages = live.feed.follow(thread)
+    assert await anext(pages) == []
+    live.streams.write(key, 0).add("text")
+    assert described(await read(pages, bool)) == ["text"]
+    await live.feed.sweep()
+    live.append(thread)
+    assert described(await read(pages, bool)) == [1], "it has not ended"
+    await pages.aclose()
+
+
+async def test_the_end_of_a_stream_is_reported_if_only_its_first_end_was_read(live: Live) -> None:
+    thread = live.log.create()
+    heads = live.feed.follow(thread, streams=StreamView.HEADS)
+    assert await anext(heads) == []
+    key = live.log.open_stream(thread, "m")
+    live.log.end_stream(key, 0, status="interrupted", stores=False)
+    live.listener.notify_stream(key, 0, status="interrupted")
+    assert described(await read(heads, bool)) == ["interrupted"]
+    live.log.end_stream(key, 3, stores=False)
+    live.listener.notify_stream(key, 3, status="completed")
+    assert described(await read(heads, bool)) == ["completed"]
+    await heads.aclose()
+
+
 async def test_lost_notifications_of_streams_cost_one_sweep(live: Live) -> None:
     thread = live.log.create()
     text, heads = live.feed.follow(thread), live.feed.follow(thread, streams=StreamView.HEADS)

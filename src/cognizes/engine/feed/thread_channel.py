@@ -124,6 +124,13 @@ class FollowedStream:
             return self.remote_sequence
         return max(self.log.last_sequence, self.remote_sequence)
 
+    def is_same(self, row: StreamRow, live: LiveMessage | None) -> bool:
+        """Return whether a row, of a message of this process or of another one, is the row of this stream."""
+        if live is not None and self.is_local:
+            return self.log is live.log
+        known = self.row
+        return (known.run_id, known.owner, known.began_after) == (row.run_id, row.owner, row.began_after)
+
     def is_due(self, sequence: int) -> bool:
         """Return whether chunks may be delivered to a subscriber that has all events up to a sequence."""
         return self.row.began_after <= sequence and (self.stored_at is None or self.stored_at > sequence)
@@ -220,7 +227,7 @@ class ThreadChannel:
         self._recent: deque[tuple[Event, int]] | None = None
         self._bytes = 0
         self._ended: FIFOCache[str, bool] | None = None
-        self._ends: deque[tuple[int, StreamEnd]] | None = None
+        self._ends: deque[tuple[int, str, StreamEnd]] | None = None
         self._ends_dropped = 0
 
     @property
@@ -297,22 +304,32 @@ class ThreadChannel:
     # Streams
 
     def add_local(self, live: LiveMessage) -> None:
-        digest = live.row.key.address[1]
-        self._forget_end(digest)
-        if digest not in self.streams:
-            self.streams[digest] = FollowedStream(live.row, live=live)
-            self.changed.notify()
+        self._add(live.row, live)
+        self.changed.notify()
 
     def add_open(self, row: StreamRow, *, live: LiveMessage | None, stored_at: int | None) -> FollowedStream | None:
         """Take in an open stream as it is in the database; None if it has ended since."""
-        digest = row.key.address[1]
-        if self.is_ended(digest):
+        if self.is_ended(row.key.address[1]):
             return None
-        self._forget_end(digest)
-        if (stream := self.streams.get(digest)) is None:
-            stream = self.streams[digest] = FollowedStream(row, live=live)
+        # The row may be older than a stream of this process.
+        stream = self._add(row if live is None else live.row, live)
         if stream.stored_at is None:
             stream.stored_at = stored_at
+        return stream
+
+    def _add(self, row: StreamRow, live: LiveMessage | None) -> FollowedStream:
+        """Return the stream of a row. A known stream of its id, if it is another one, was interrupted without text."""
+        digest = row.key.address[1]
+        self._forget_end(digest)
+        known = self.streams.get(digest)
+        if known is not None:
+            if not known.is_same(row, live):
+                if row.began_after < known.row.began_after:
+                    return known  # The row was read before the stream was opened again.
+                self._append_end(digest, row.began_after, known.row.head(0, StreamStatus.INTERRUPTED))
+            elif live is None or known.is_local:
+                return known
+        stream = self.streams[digest] = FollowedStream(row, live=live)
         return stream
 
     def add_ended(self, row: StreamRow, *, last_sequence: int) -> None:
@@ -321,14 +338,17 @@ class ThreadChannel:
         known = self.streams.pop(digest, None)
         if self._ended is None:
             self._ended = FIFOCache(_ENDED_KEPT)
-        if digest in self._ended:
+        is_final = row.status is StreamStatus.COMPLETED or bool(row.final_sequence)
+        if self._ended.get(digest) is is_final:
             return
-        self._ended[digest] = row.status is StreamStatus.COMPLETED or bool(row.final_sequence)
-        if known is None and not self.tracks_ends:
-            return
+        self._ended[digest] = is_final
+        if known is not None or self.tracks_ends:
+            self._append_end(digest, last_sequence, row.head(row.final_sequence or 0))
+
+    def _append_end(self, digest: str, last_sequence: int, head: StreamHead) -> None:
         if self._ends is None:
             self._ends = deque()
-        self._ends.append((last_sequence, StreamEnd(row.head(row.final_sequence or 0))))
+        self._ends.append((last_sequence, digest, StreamEnd(head)))
         if len(self._ends) > _ENDS_KEPT:
             self._ends.popleft()
             self._ends_dropped += 1
@@ -343,6 +363,9 @@ class ThreadChannel:
 
     def stream_items(self, position: Position, view: StreamView) -> Iterator[Chunks | StreamEnd]:
         """Yield what is new of streams for a subscriber that has all events, and advance its position."""
+        # The chunks of a stream that was opened again begin after the end of the former one.
+        if self._ends is not None:
+            yield from self._ends_after(position)
         if self.streams:
             if position.chunks is None:
                 position.chunks = {}
@@ -357,18 +380,18 @@ class ThreadChannel:
                 elif (item := stream.chunks_after(max(delivered, 0))) is not None:
                     position.chunks[digest] = item.head.current_sequence
                     yield item
-        if self._ends is not None:
-            yield from self._ends_after(position)
-        if not self.streams:
+        else:
             position.chunks = None
 
     def _ends_after(self, position: Position) -> Iterator[StreamEnd]:
         assert self._ends is not None  # noqa: S101 - the caller checks it
         place = max(position.ends - self._ends_dropped, 0)
         while place < len(self._ends):
-            at, item = self._ends[place]
+            at, digest, item = self._ends[place]
             if at > position.sequence:
                 break
             place += 1
+            if position.chunks is not None:
+                position.chunks.pop(digest, None)
             yield item
         position.ends = self._ends_dropped + place
