@@ -444,7 +444,7 @@ async def test_neighbours_of_memories_are_read_by_index_before_the_table_has_sta
 async def test_a_recall_scans_the_graph_of_vectors_only_in_a_large_scope(database_url: str) -> None:
     async with (
         Engine.open(database_url, memory_background=False) as engine,
-        # With one connection the server flushes the statistics of the recall when it is told to.
+        # With one connection the server flushes the statistics of the recall on request.
         asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool,
     ):
         database, embedder = database_of(engine), engine.memory.embedder

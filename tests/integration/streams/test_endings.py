@@ -497,7 +497,7 @@ async def test_the_former_owner_of_a_stream_that_was_opened_again_cannot_end_it(
 
 
 async def test_the_former_owner_of_a_stream_that_was_opened_again_writes_no_chunk_into_it(pair: Pair) -> None:
-    """Its lease has not expired, and no extension has told it of the loss: the backend refuses its chunks."""
+    """Its lease has not expired, and no extension has reported the loss: the backend refuses its chunks."""
     former = await pair.ours.stream_message(pair.session, message_id="m", run_id="r").open()
     await pair.other.streams.interrupt_run(thread_uuid(pair.thread_id), "r")
     async with pair.other.stream_message(pair.session, message_id="m", run_id="r") as message:
