@@ -144,6 +144,8 @@ async def test_thoughts_are_no_messages(pair: Pair) -> None:
         pair.other.signals.follow([pair.thread_id]) as signals,
         pair.ours.stream_message(pair.session, role="thought", message_id="t") as thought,
     ):
+        # The first signal is the state: from here on the subscription sees each stream that ends.
+        assert (await anext(signals)).type == "state_changed"
         await thought.write("hm")
         await until(lambda: _written(pair, 1, "t"))
         for engine in (pair.ours, pair.other):
