@@ -119,6 +119,7 @@ admin_users = {superuser}
 pool_mode = transaction
 max_prepared_statements = 200
 max_client_conn = 1000
+server_login_retry = 1
 """
 
 
